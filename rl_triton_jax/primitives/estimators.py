@@ -1,0 +1,43 @@
+"""The estimators as primitives: which operands each is linear in, and what it gives."""
+
+from rl_triton_jax.primitives.linear_op import LinearOp, linear_recurrence
+from rl_triton_jax.recurrences import gae as _gae
+from rl_triton_jax.recurrences import retrace as _retrace
+from rl_triton_jax.recurrences import returns as _returns
+from rl_triton_jax.recurrences import traces as _traces
+from rl_triton_jax.recurrences import vtrace as _vtrace
+
+__all__ = [
+    "discounted_returns",
+    "eligibility_traces",
+    "episodic_prefix_sum",
+    "gae",
+    "lambda_returns",
+    "linear_recurrence",
+    "retrace",
+    "vtrace",
+]
+
+_TD = ("rewards", "values", "next_values", "bootstrap_value")
+
+gae = LinearOp(_gae.gae, _gae.gae_vjp, data=_TD, results=("advantages", "targets"))
+vtrace = LinearOp(_vtrace.vtrace, _vtrace.vtrace_vjp, data=_TD, results=("advantages", "targets"))
+retrace = LinearOp(_retrace.retrace, _retrace.retrace_vjp, data=_TD, results=("targets",))
+lambda_returns = LinearOp(
+    _returns.lambda_returns, _returns.lambda_returns_vjp, data=_TD, results=("returns",)
+)
+discounted_returns = LinearOp(
+    _returns.discounted_returns, _returns.discounted_returns_vjp, data=_TD, results=("returns",)
+)
+eligibility_traces = LinearOp(
+    _traces.eligibility_traces,
+    _traces.eligibility_traces_vjp,
+    data=("x", "init"),
+    results=("traces",),
+)
+episodic_prefix_sum = LinearOp(
+    _traces.episodic_prefix_sum,
+    _traces.episodic_prefix_sum_vjp,
+    data=("x", "init"),
+    results=("sums",),
+)
