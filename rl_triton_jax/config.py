@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextvars import ContextVar
 
 IMPLEMENTATIONS = ("triton", "associative_scan", "scan")
@@ -25,7 +25,7 @@ def check(implementation: str | None, where: str) -> str | None:
 
 
 @contextlib.contextmanager
-def default_implementation(implementation: str | None) -> Iterator[None]:
+def default_implementation(implementation: str | None) -> Generator[None]:
     """Sets what `implementation=None` means while a function is traced.
 
     It is read when a call is traced: a function that `jax.jit` has compiled keeps what it was
@@ -63,22 +63,33 @@ def requested(implementation: str | None, op: str) -> str | None:
     return check(os.environ.get(ENVIRONMENT_VARIABLE) or None, ENVIRONMENT_VARIABLE)
 
 
-def resolve(implementation: str | None, platform: str | None, op: str) -> str:
-    """The implementation of a primitive on a platform; None stands for any but cpu."""
-    if implementation == "triton":
+def resolve(
+    implementation: str | None, platform: str | None, op: str, why_no_kernel: str | None
+) -> str:
+    """The implementation that a call is lowered to.
+
+    Args:
+      implementation: what was asked for.
+      platform: "cpu", "gpu", or None for any other.
+      op: for messages.
+      why_no_kernel: the reason why this call cannot run as a kernel, if it cannot.
+    """
+    if implementation == "triton" and why_no_kernel is not None:
         raise NotImplementedError(
-            f"{op}: implementation='triton' was forced, but this version has no Triton kernel "
-            "for it; expected 'associative_scan', 'scan' or None"
+            f"{op}: implementation: got 'triton', but {why_no_kernel}; "
+            "expected 'associative_scan', 'scan' or None"
         )
     if implementation is not None:
         return implementation
+    if why_no_kernel is None:
+        return "triton"
     # On a CPU the loop beats the parallel scan 1.6 to 5 times at every shape tried, and elsewhere a
     # loop is one kernel launch a row.
     return "scan" if platform == "cpu" else "associative_scan"
 
 
 @contextlib.contextmanager
-def unfused() -> Iterator[None]:
+def unfused() -> Generator[None]:
     """Within it, the operations are plain JAX ones: no primitive, JAX's own derivatives."""
     token = _unfused.set(True)
     try:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
-from jax.interpreters import mlir
+from jax.interpreters import ad, mlir
 from jax.sharding import AbstractMesh, ManualAxisType, NamedSharding, PartitionSpec
 
 
@@ -66,12 +66,17 @@ def batch_together(args: Sequence, dims: Sequence[int | None]) -> tuple[list, in
     ], position
 
 
-def unbroadcast(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Sums over the axes along which an operand of this shape was shared."""
-    axes = tuple(
-        i for i, (have, want) in enumerate(zip(x.shape, shape, strict=True)) if have != want
-    )
-    return jnp.sum(x, axes, keepdims=True) if axes else x
+def zero_tangent(x: jax.Array) -> ad.Zero:
+    """The tangent of what does not move."""
+    return ad.Zero(jax.typeof(x).to_tangent_aval())
+
+
+def unbroadcast(x: jax.Array, to: ShapedArray) -> jax.Array:
+    """A cotangent of full shape as an operand's: summed over the axes that it is shared along."""
+    pairs = enumerate(zip(x.shape, to.shape, strict=True))
+    axes = tuple(i for i, (have, want) in pairs if have != want)
+    x = jnp.sum(x, axes, keepdims=True) if axes else x
+    return x if jax.typeof(x).sharding == to.sharding else jax.sharding.reshard(x, to.sharding)
 
 
 def lower_as(fun: Callable) -> Callable:

@@ -54,4 +54,4 @@ def linear_recurrence(
     x = Arguments("linear_recurrence", "b", b, axis)
     x.data_coefficient("a", a)
     x.per_lane("init", init)
-    return x.call(estimators.linear_recurrence, implementation, reverse=bool(reverse))[0]
+    return x.call(estimators.linear_recurrence, implementation, reverse=reverse)[0]

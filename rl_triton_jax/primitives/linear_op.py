@@ -7,7 +7,7 @@ forward and reverse mode. The derivative by a coefficient is JAX's own of the re
 `linear_recurrence` as the scan.
 
 The primitives' parameters:
-  operands: the names of the operands, in order.
+  operands: the names of the operands, in order; the first one has every row.
   results: (name, rows, dtype) of each result: all lanes, and so many rows along time.
   axis: where time is.
   dtype: of the accumulation.
@@ -18,22 +18,19 @@ All others are the recurrence's own options.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir, xla
+from jax.interpreters import ad, batching, xla
 
 from rl_triton_jax import config, rules
+from rl_triton_jax.primitives import lowering
+from rl_triton_jax.primitives.lowering import Recurrence
 from rl_triton_jax.recurrences import linear
-from rl_triton_jax.recurrences.rows import Arrays, Rows, Solver, with_time
+from rl_triton_jax.recurrences.rows import Rows, Terms, with_time
 from rl_triton_jax.recurrences.solvers import SOLVERS
-
-type Recurrence = Callable[[Rows], Arrays]
-
-BEHIND = {"values": "bootstrap_value"}
-"""Of an operand with one row more than the others, that row's cotangent goes by this name."""
 
 
 class LinearOp:
@@ -65,9 +62,9 @@ class LinearOp:
         operands: Mapping[str, jax.Array],
         *,
         axis: int,
-        out_dtype,
+        out_dtype: Any,
         implementation: str | None,
-        **options,
+        **options: Any,
     ) -> list[jax.Array]:
         rows = operands[self.data[0]].shape[axis]
         params = dict(
@@ -77,75 +74,39 @@ class LinearOp:
             dtype=accumulation_type(out_dtype),
         )
         if config.is_unfused():
-            solver = SOLVERS[config.resolve(implementation, None, self.name)]
-            return _evaluate(self.forward, solver, tuple(operands), *operands.values(), **params)
+            chosen = config.resolve(implementation, None, self.name, "the reference has no kernel")
+            return _evaluate(self.forward, SOLVERS[chosen], operands, **params)
         return _bind(self.p, operands, implementation=implementation, **params)
 
     def _transpose(self, cotangents, *primals, operands, results, axis, **params):
-        data, wanted, arrays = [], [], {}
-        for (name, _, _), cotangent in zip(results, cotangents, strict=True):
-            if type(cotangent) is not ad.Zero:
-                arrays[name] = cotangent
+        given = _not_zero(results, cotangents)
+        data = []
         for name, x in zip(operands, primals, strict=True):
-            if name not in self.data:
-                arrays[name] = x
-                continue
-            aval = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
-            data.append((name, aval.shape[axis], aval.dtype))
-            if ad.is_undefined_primal(x):
-                wanted.append((name, aval.shape[axis], aval.dtype))
-        if all(type(x) is ad.Zero for x in cotangents):
-            found = {}
-        else:
-            found = _bind(
-                self.vjp_p, arrays, results=tuple(wanted), data=tuple(data), axis=axis, **params
-            )
-            found = {name: x for (name, _, _), x in zip(wanted, found, strict=True)}
-        return [_cotangent(x, found.get(name)) for name, x in zip(operands, primals, strict=True)]
+            if name in self.data:
+                aval = x.aval if ad.is_undefined_primal(x) else jax.typeof(x)
+                data.append((name, aval.shape[axis], aval.dtype))
+            else:
+                given[name] = x
+        params |= dict(axis=axis, data=tuple(data))
+        return _cotangents(self.vjp_p, given, operands, primals, params)
 
     def _transpose_vjp(self, cotangents, *primals, operands, results, data, axis, **params):
-        given = {
+        given = _not_zero(results, cotangents)
+        rank = len(primals[-1].shape)
+        still = {name: _zeros(rank, axis, rows, dtype) for name, rows, dtype in data}
+        coefficients = {
             name: x
-            for (name, _, _), x in zip(results, cotangents, strict=True)
-            if type(x) is not ad.Zero
+            for name, x in zip(operands, primals, strict=True)
+            if not ad.is_undefined_primal(x)
         }
-        if not given:
-            return [_cotangent(x, None) for x in primals]
-        rank = next(iter(given.values())).ndim
-        arrays = {
-            name: given[name]
-            if name in given
-            else jnp.zeros(with_time((1,) * rank, axis, rows), dtype)
-            for name, rows, dtype in data
-        }
-        wanted = []
-        for name, x in zip(operands, primals, strict=True):
-            if ad.is_undefined_primal(x):
-                wanted.append((name, x.aval.shape[axis], x.aval.dtype))
-            else:
-                arrays[name] = x
-        found = _bind(self.p, arrays, results=tuple(wanted), axis=axis, **params)
-        found = {name: x for (name, _, _), x in zip(wanted, found, strict=True)}
-        return [_cotangent(x, found.get(name)) for name, x in zip(operands, primals, strict=True)]
+        arrays = still | given | coefficients if given else {}
+        return _cotangents(self.p, arrays, operands, primals, params | dict(axis=axis))
 
 
-def accumulation_type(dtype):
+def accumulation_type(dtype: Any) -> Any:
     """At least float32; integers stay what they are."""
-    return (
-        jnp.promote_types(dtype, jnp.float32)
-        if jnp.issubdtype(dtype, jnp.floating)
-        else jnp.dtype(dtype)
-    )
-
-
-def _cotangent(primal, found: jax.Array | None):
-    if not ad.is_undefined_primal(primal):
-        return None
-    return ad.Zero(primal.aval) if found is None else rules.unbroadcast(found, primal.aval.shape)
-
-
-def _bind(p: Primitive, operands: Mapping[str, jax.Array], **params) -> list[jax.Array]:
-    return p.bind(*rules.same_varying(*operands.values()), operands=tuple(operands), **params)
+    short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
+    return jnp.dtype(jnp.float32 if short else dtype)
 
 
 def _primitive(recurrence: Recurrence, linear: tuple[str, ...], transpose: Callable) -> Primitive:
@@ -156,9 +117,22 @@ def _primitive(recurrence: Recurrence, linear: tuple[str, ...], transpose: Calla
     batching.primitive_batchers[p] = partial(_batch, p)
     ad.primitive_jvps[p] = partial(_jvp, p, recurrence, linear)
     ad.primitive_transposes[p] = transpose
-    mlir.register_lowering(p, rules.lower_as(partial(_lowered, recurrence, None)))
-    mlir.register_lowering(p, rules.lower_as(partial(_lowered, recurrence, "cpu")), platform="cpu")
+    lowering.register(p, recurrence)
     return p
+
+
+def _bind(p: Primitive, operands: Mapping[str, jax.Array], **params) -> list[jax.Array]:
+    return p.bind(*rules.same_varying(*operands.values()), operands=tuple(operands), **params)
+
+
+def _evaluate(recurrence, solver, operands: Mapping[str, jax.Array], **params) -> list[jax.Array]:
+    arrays = operands.values()
+    return lowering.evaluate(recurrence, solver, *arrays, operands=tuple(operands), **params)
+
+
+def _zeros(rank: int, axis: int, rows: int, dtype: Any) -> jax.Array:
+    """Zeros shared by all lanes: what does not move, or has no cotangent."""
+    return jnp.zeros(with_time((1,) * rank, axis, rows), dtype)
 
 
 def _types(*avals, axis, results, **_):
@@ -175,89 +149,63 @@ def _batch(p: Primitive, args, dims, *, axis, results, **params):
     return out, [position] * len(results)
 
 
-def _jvp(
-    p: Primitive, recurrence: Recurrence, linear: tuple[str, ...], primals, tangents, **params
-):
-    names, axis = params.pop("operands"), params["axis"]
-    operands = dict(zip(names, primals, strict=True))
-    moving = {n: t for n, t in zip(names, tangents, strict=True) if type(t) is not ad.Zero}
-    out = _bind(p, operands, **params)
+def _jvp(p, recurrence, linear, primals, tangents, *, operands, implementation, **params):
+    given = dict(zip(operands, primals, strict=True))
+    moving = _not_zero([(name,) for name in operands], tangents)
+    out = _bind(p, given, implementation=implementation, **params)
     terms = []
     if any(name in linear for name in moving):
-        still = {
-            name: jnp.zeros(with_time((1,) * x.ndim, axis, x.shape[axis]), x.dtype)
-            for name, x in operands.items()
-            if name in linear and name not in moving
+        axis = params["axis"]
+        data = {
+            name: moving[name] if name in moving else _zeros(x.ndim, axis, x.shape[axis], x.dtype)
+            for name, x in given.items()
+            if name in linear
         }
-        data = {name: t for name, t in moving.items() if name in linear}
-        terms.append(_bind(p, operands | still | data, **params))
-    moving = {name: t for name, t in moving.items() if name not in linear}
+        terms.append(_bind(p, given | data, implementation=implementation, **params))
+    moving = {name: tangent for name, tangent in moving.items() if name not in linear}
     if moving:
-        solver = partial(_linear_recurrence_solver, params["implementation"])
-
-        def evaluate(coefficients):
-            arrays = operands | coefficients
-            return _evaluate(recurrence, solver, tuple(arrays), *arrays.values(), **params)
-
-        point = {name: operands[name] for name in moving}
-        terms.append(jax.jvp(evaluate, (point,), (moving,))[1])
+        solver = partial(_linear_recurrence, implementation)
+        at = {name: given[name] for name in moving}
+        _, by_coefficients = jax.jvp(
+            lambda moved: _evaluate(recurrence, solver, given | moved, **params), (at,), (moving,)
+        )
+        terms.append(by_coefficients)
     if not terms:
-        return out, [ad.Zero.from_primal_value(x) for x in out]
+        return out, [rules.zero_tangent(x) for x in out]
     return out, terms[0] if len(terms) == 1 else [x + y for x, y in zip(*terms, strict=True)]
 
 
-def _lowered(
-    recurrence: Recurrence, platform: str | None, *args, operands, implementation, **params
-):
-    solver = SOLVERS[config.resolve(implementation, platform, recurrence.__name__)]
-    return _evaluate(recurrence, solver, operands, *args, **params)
+def _not_zero(names: Sequence[tuple], vectors: Sequence) -> dict[str, jax.Array]:
+    """The tangents or cotangents that there are, by name."""
+    pairs = zip(names, vectors, strict=True)
+    return {name: x for (name, *_), x in pairs if type(x) is not ad.Zero}
 
 
-def _evaluate(
-    recurrence: Recurrence,
-    solver: Solver,
-    names,
-    *args,
-    results,
-    axis,
-    dtype,
-    implementation=None,
-    data=None,
-    **options,
-) -> list[jax.Array]:
-    """The results of a recurrence, from plain JAX operations and this solver."""
-    length = args[0].shape[axis]
-    wanted = tuple(name for name, _, _ in results)
-    options["wanted"] = wanted
-    x = Rows(
-        dict(zip(names, args, strict=True)),
-        length=length,
-        axis=axis,
-        dtype=dtype,
-        options=options,
-        solver=solver,
-    )
-    if 0 in x.shape:
-        return [jnp.zeros(with_time(x.lanes, axis, rows), dtype) for _, rows, dtype in results]
-    found = recurrence(x)
-
-    def finish(name, rows, dtype):
-        y = found[name]
-        if rows == length + 1:
-            y, behind = x.all_lanes(x.counted(y)), x.all_lanes(found[BEHIND[name]])
-            return lax.concatenate([y, behind], axis).astype(dtype)
-        y = x.all_lanes(y)
-        return (x.counted(y) if rows == length else y).astype(dtype)
-
-    return [finish(*result) for result in results]
+def _cotangents(p: Primitive, arrays: Mapping[str, jax.Array], operands, primals, params) -> list:
+    """The cotangents of the operands that `p`, the other primitive of the pair, was asked for."""
+    axis = params["axis"]
+    wanted = {
+        name: x.aval for name, x in zip(operands, primals, strict=True) if ad.is_undefined_primal(x)
+    }
+    results = tuple((name, x.shape[axis], x.dtype) for name, x in wanted.items())
+    zeros = [ad.Zero(x) for x in wanted.values()]
+    found: list[Any] = _bind(p, arrays, results=results, **params) if arrays else zeros
+    by_name = {
+        name: x if type(x) is ad.Zero else rules.unbroadcast(x, aval)
+        for (name, aval), x in zip(wanted.items(), found, strict=True)
+    }
+    return [by_name.get(name) for name in operands]
 
 
-def _linear_recurrence_solver(implementation, x: Rows, terms, init, reverse) -> jax.Array:
+def _linear_recurrence(
+    implementation: str | None, x: Rows, terms: Terms, init: jax.Array | None, reverse: bool
+) -> jax.Array:
+    """The solver of derivatives: `linear_recurrence`, which has derivatives of its own."""
     a, b = terms(x)
     operands = {"b": x.every_row(b), "a": a} | ({} if init is None else {"init": init})
-    (h,) = linear_recurrence(
-        operands, axis=x.axis, out_dtype=x.dtype, implementation=implementation, reverse=reverse
-    )
+    results = (("h", x.length, x.dtype),)
+    params = dict(results=results, axis=x.axis, dtype=x.dtype, reverse=reverse)
+    (h,) = _bind(linear_recurrence.p, operands, implementation=implementation, **params)
     return jnp.broadcast_to(h, x.shape)
 
 
@@ -266,18 +214,16 @@ linear_recurrence = LinearOp(
 )
 
 
-def _jvp_of_linear_recurrence(primals, tangents, *, operands, **params):
+def _jvp_of_linear_recurrence(primals, tangents, *, operands, implementation, **params):
     """The base case, in which the derivatives of all others by a coefficient end."""
     given = dict(zip(operands, primals, strict=True))
-    out = _bind(linear_recurrence.p, given, **params)
-    moving = {f"d{n}": t for n, t in zip(operands, tangents, strict=True) if type(t) is not ad.Zero}
+    out = _bind(linear_recurrence.p, given, implementation=implementation, **params)
+    moving = {f"d{n}": t for n, t in _not_zero([(n,) for n in operands], tangents).items()}
     if not moving:
-        return out, [ad.Zero.from_primal_value(x) for x in out]
+        return out, [rules.zero_tangent(x) for x in out]
     arrays = given | {"h": out[0]} | moving
-    solver = partial(_linear_recurrence_solver, params["implementation"])
-    return out, _evaluate(
-        linear.linear_recurrence_tangent, solver, tuple(arrays), *arrays.values(), **params
-    )
+    solver = partial(_linear_recurrence, implementation)
+    return out, _evaluate(linear.linear_recurrence_tangent, solver, arrays, **params)
 
 
 ad.primitive_jvps[linear_recurrence.p] = _jvp_of_linear_recurrence

@@ -45,7 +45,7 @@ def _jvp(primals, tangents):
         terms.append(gate(coefficient, dx))
     out = gate(coefficient, x)
     if not terms:
-        return out, ad.Zero.from_primal_value(out)
+        return out, rules.zero_tangent(out)
     tangent = terms[0] if len(terms) == 1 else terms[0] + terms[1]
     return out, jnp.broadcast_to(tangent, out.shape)
 
@@ -53,7 +53,7 @@ def _jvp(primals, tangents):
 def _transpose(cotangent, coefficient, x):
     if type(cotangent) is ad.Zero:
         return None, ad.Zero(x.aval)
-    return None, rules.unbroadcast(gate(coefficient, cotangent), x.aval.shape)
+    return None, rules.unbroadcast(gate(coefficient, cotangent), x.aval)
 
 
 def _lower(coefficient, x):

@@ -11,7 +11,7 @@ from rl_triton_jax.recurrences.rows import Arrays, Rows
 def _weights(x: Rows) -> tuple[jax.Array, jax.Array]:
     """Those of G_{t+1} and v'_t: γ_t c_t λ_t m_t, γ_t c_t (1 - λ_t m_t); in the last row λ is 0."""
     trace = jnp.ones_like(x.gamma) if x.lambda_ is None else x.lambda_
-    if x.options.get("on_truncation") != "drop":
+    if td.kept_share(x) is None:
         trace = td.gated(td.uncut(x), trace)
     trace = jnp.where(x.is_last(), jnp.zeros_like(trace), trace)
     discount = td.discount(x)
@@ -24,8 +24,9 @@ def lambda_returns(x: Rows) -> Arrays:
     def terms(y: Rows) -> tuple[jax.Array, jax.Array]:
         of_return, of_value = _weights(y)
         b = td.dropped(y, y.rewards + gate(of_value, td.successor(y)))
-        if y.values is not None and _drops(y):
-            b = b + gate(1 - td.uncut(y), y.values)
+        kept = td.kept_share(y)
+        if kept is not None:
+            b = b + gate(1 - kept, y.values)
         return of_return, b
 
     return {"returns": x.solve(terms, reverse=True)}
@@ -38,11 +39,12 @@ def lambda_returns_vjp(x: Rows) -> Arrays:
     r̄_t = g_t,   v̄'_t = γ_t c_t (1 - λ_t m_t) g_t
     """
     g = x.solve(lambda y: (y.previous(lambda z: _weights(z)[0]), y.returns), reverse=False)
-    rewards = td.dropped(x, g)
+    kept = td.kept_share(x)
+    rewards = td.gated(kept, g)
     return td.cotangents(
         x,
         rewards=rewards,
-        values=gate(1 - td.uncut(x), g) if _drops(x) else None,
+        values=None if kept is None else gate(1 - kept, g),
         successors=gate(_weights(x)[1], rewards),
     )
 
@@ -55,7 +57,3 @@ def discounted_returns(x: Rows) -> Arrays:
 def discounted_returns_vjp(x: Rows) -> Arrays:
     """`lambda_returns_vjp` where λ, absent, is 1."""
     return lambda_returns_vjp(x)
-
-
-def _drops(x: Rows) -> bool:
-    return x.options.get("on_truncation") == "drop" and x.truncated is not None

@@ -114,12 +114,13 @@ class Rows:
 
     def solve(self, terms: Terms, *, reverse: bool, init: jax.Array | None = None) -> jax.Array:
         """All h of h_t = b_t + a_t h_{t-1} (or h_{t+1}); rows that do not count hand h on."""
-        if self.counts is None:
+        counts = self.counts
+        if counts is None:
             return self._solver(self, terms, init, reverse)
 
         def transparent(x: Rows) -> tuple[jax.Array, jax.Array]:
             a, b = terms(x)
-            return jnp.where(x.counts, a, jnp.ones_like(a)), x.counted(b)
+            return jnp.where(counts, a, jnp.ones_like(a)), x.counted(b)
 
         return self._solver(self, transparent, init, reverse)
 
@@ -146,10 +147,11 @@ class Rows:
         """True in the last row that counts."""
         if self._row is not None:
             return jnp.reshape(self._row == self.length - 1, (1,) * len(self.shape))
-        if self.counts is None:
+        counts = self.counts
+        if counts is None:
             shape = with_time((1,) * len(self.shape), self.axis, self.length)
             return lax.broadcasted_iota(jnp.int32, shape, self.axis) == self.length - 1
-        return self.next(lambda x: x.counts.astype(x.dtype)) == 0
+        return self.next(lambda x: counts.astype(x.dtype)) == 0
 
     def _shift(self, what, edge, *, forward: bool) -> jax.Array:
         if self._row is not None:

@@ -40,9 +40,14 @@ def gated(coefficient: jax.Array | None, x: jax.Array) -> jax.Array:
     return x if coefficient is None else gate(coefficient, x)
 
 
+def kept_share(x: Rows) -> jax.Array | None:
+    """m_t under `on_truncation="drop"`, where it scales whole rows; otherwise nothing."""
+    return uncut(x) if x.options.get("on_truncation") == "drop" else None
+
+
 def dropped(x: Rows, y: jax.Array) -> jax.Array:
     """m_t y_t under `on_truncation="drop"`, y_t otherwise."""
-    return gated(uncut(x), y) if x.options.get("on_truncation") == "drop" else y
+    return gated(kept_share(x), y)
 
 
 def discount(x: Rows) -> jax.Array:

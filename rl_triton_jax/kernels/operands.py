@@ -1,0 +1,212 @@
+"""How a kernel reads its operands and writes its results.
+
+A kernel gets its operands as one tuple of pointers and, at compile time, a plan
+(`rl_triton_jax.launch.plan.Plan`) that says which operands there are and how each is laid out.
+Arrays are seen as (outer, time, inner): the index along outer and inner is a *lane*, and a tile of
+the kernel covers several rows of several lanes. A stride of 0 is an operand that is shared along
+an axis.
+
+`x` is (pointers, outer, inner, inside, t, loaded): the operands, the tile's index along outer and
+inner, which of its lanes exist, its rows, and what `load_all` has read of them. A row is named by
+its offset `o` from t, a constant.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.constexpr_function
+def has(plan, name):
+    """Whether the call has this operand."""
+    return name in plan.operands
+
+
+@triton.constexpr_function
+def wants(plan, name):
+    """Whether the call asks for this result."""
+    return name in plan.results
+
+
+@triton.constexpr_function
+def slot(names, name):
+    return names.index(name)
+
+
+@triton.constexpr_function
+def layout_of(plan, name):
+    return plan.layouts[plan.operands.index(name)]
+
+
+@triton.constexpr_function
+def rows_of(plan, name):
+    return plan.rows[plan.results.index(name)]
+
+
+@triton.constexpr_function
+def lanes_vary(plan, layout):
+    """Whether the tile's lanes read different numbers."""
+    return any(layout.inner if plan.columns else layout.outer)
+
+
+@triton.constexpr_function
+def count(things):
+    return len(things)
+
+
+@triton.jit
+def spread(n, sizes: tl.constexpr, strides: tl.constexpr):
+    """The offset of index n over axes of these sizes, the last one fastest."""
+    offset = 0
+    for i in tl.static_range(count(sizes)):
+        axis: tl.constexpr = count(sizes) - 1 - i
+        if strides[axis] != 0:
+            if axis == 0:
+                offset += n * strides[axis]
+            else:
+                offset += (n % sizes[axis]) * strides[axis]
+        n = n // sizes[axis]
+    return offset
+
+
+@triton.constexpr_function
+def always(plan, offset):
+    """Whether the row at this offset exists everywhere in every tile."""
+    return plan.span[0] <= offset <= plan.span[1]
+
+
+@triton.jit
+def exists_in(x, o: tl.constexpr, rows: tl.constexpr):
+    """Where in the tile row t + o exists."""
+    return (x[4] >= -o) & (x[4] < rows - o)
+
+
+@triton.jit
+def is_row(x, o: tl.constexpr, row: tl.constexpr):
+    """Where in the tile t + o is this row."""
+    return x[4] == row - o
+
+
+@triton.constexpr_function
+def row_operands(plan):
+    """The operands that differ from row to row."""
+    return tuple(
+        name for name, layout in zip(plan.operands, plan.layouts, strict=True) if layout.time != 0
+    )
+
+
+@triton.constexpr_function
+def reach_rows(plan):
+    """How many row offsets the terms may ask for."""
+    return plan.reach[1] - plan.reach[0] + 1
+
+
+@triton.constexpr_function
+def load_slot(plan, name, offset):
+    """Where `load_all` keeps a row of an operand."""
+    return row_operands(plan).index(name) * reach_rows(plan) + offset - plan.reach[0]
+
+
+@triton.constexpr_function
+def is_loaded(plan, loaded, name, offset):
+    """Whether `load_all` has read this row of this operand."""
+    return len(loaded) > 0 and name in row_operands(plan)
+
+
+@triton.jit
+def load_all(plan: tl.constexpr, x):
+    """Every row within the plan's reach of every operand that has rows.
+
+    The loads are issued together, before anything waits for the first of them; those that no term
+    asks for are never made.
+    """
+    loaded = ()
+    for i in tl.static_range(count(row_operands(plan))):
+        for k in tl.static_range(reach_rows(plan)):
+            loaded = loaded + (raw(plan, x, row_operands(plan)[i], plan.reach[0] + k),)
+    return loaded
+
+
+@triton.jit
+def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
+    """Row t + o of an operand, in its own type; 0 outside of it.
+
+    A neighbouring row is another load of what the neighbour loads for itself: with o a constant the
+    two are the same instruction to the compiler, which then keeps one.
+    """
+    pointers, outer, inner, inside, t, loaded = x
+    layout: tl.constexpr = layout_of(plan, name)
+    if is_loaded(plan, loaded, name, o):
+        return loaded[load_slot(plan, name, o)]
+    pointer = pointers[slot(plan.operands, name)]
+    pointer += spread(outer, plan.outer, layout.outer) + spread(inner, plan.inner, layout.inner)
+    masked: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
+    if layout.time == 0:
+        if masked:
+            return tl.load(pointer, mask=inside, other=0)
+        else:
+            return tl.load(pointer)
+    else:
+        pointer = pointer + t * layout.time + o * layout.time
+        if always(plan, o):
+            if masked:
+                return tl.load(pointer, mask=inside, other=0)
+            else:
+                return tl.load(pointer)
+        else:
+            if masked:
+                return tl.load(pointer, mask=exists_in(x, o, layout.rows) & inside, other=0)
+            else:
+                return tl.load(pointer, mask=exists_in(x, o, layout.rows), other=0)
+
+
+@triton.jit
+def read(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
+    """Row t + o of a floating or integer operand, in the accumulation type."""
+    return raw(plan, x, name, o).to(plan.dtype)
+
+
+@triton.jit
+def read_or_zero(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
+    """Row t + o of an operand that may be absent."""
+    if has(plan, name):
+        return read(plan, x, name, o)
+    else:
+        return tl.zeros([1, 1], plan.dtype)
+
+
+@triton.jit
+def write(plan: tl.constexpr, x, results, name: tl.constexpr, o: tl.constexpr, value):
+    """Stores row t + o of a result, if that is asked for."""
+    if wants(plan, name):
+        _operands, outer, inner, inside, t, _loaded = x
+        pointer = results[slot(plan.results, name)]
+        first = outer * (rows_of(plan, name) * plan.lanes) + inner
+        pointer = pointer + first + t * plan.lanes + o * plan.lanes
+        value = value.to(pointer.dtype.element_ty)
+        if always(plan, o):
+            if plan.whole:
+                tl.store(pointer, value)
+            else:
+                tl.store(pointer, value, mask=inside)
+        else:
+            tl.store(pointer, value, mask=exists_in(x, o, plan.length) & inside)
+
+
+@triton.jit
+def write_at(
+    plan: tl.constexpr,
+    x,
+    results,
+    name: tl.constexpr,
+    o: tl.constexpr,
+    only: tl.constexpr,
+    row: tl.constexpr,
+    value,
+):
+    """Stores the value of row `only`, where t + o is it, in one row of a result."""
+    if wants(plan, name):
+        _operands, outer, inner, inside, t, _loaded = x
+        pointer = results[slot(plan.results, name)]
+        place = (outer * rows_of(plan, name) + row) * plan.lanes + inner + t * 0
+        value = value.to(pointer.dtype.element_ty)
+        tl.store(pointer + place, value, mask=is_row(x, o, only) & inside)

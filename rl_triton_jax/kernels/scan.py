@@ -1,0 +1,183 @@
+"""The one scan behind every kernel, over two kinds of tiles.
+
+`columns`: lanes lie side by side in memory (time-major arrays). `rows`: time does (batch-major).
+Both read every operand once, keep coefficients and scan on chip, and write every result once.
+"""
+
+import triton
+import triton.language as tl
+
+from rl_triton_jax.kernels.flags import follow, gate
+from rl_triton_jax.kernels.operands import always, exists_in, has, load_all, read
+from rl_triton_jax.kernels.td import (
+    errors_results,
+    errors_terms,
+    errors_vjp_results,
+    errors_vjp_terms,
+    returns_results,
+    returns_terms,
+    returns_vjp_results,
+    returns_vjp_terms,
+)
+from rl_triton_jax.kernels.traces import (
+    accumulation_results,
+    accumulation_vjp_results,
+    linear_terms,
+    linear_vjp_terms,
+    sum_terms,
+    sum_vjp_terms,
+    traces_terms,
+    traces_vjp_terms,
+)
+
+
+@triton.jit
+def terms(plan: tl.constexpr, x, o: tl.constexpr):
+    """a_t, b_t and what the results will need of row t; rows outside hand the carry on."""
+    if plan.family == "errors":
+        a, b, kept = errors_terms(plan, x, o)
+    elif plan.family == "errors_vjp":
+        a, b, kept = errors_vjp_terms(plan, x, o)
+    elif plan.family == "returns":
+        a, b, kept = returns_terms(plan, x, o)
+    elif plan.family == "returns_vjp":
+        a, b, kept = returns_vjp_terms(plan, x, o)
+    elif plan.family == "traces":
+        a, b, kept = traces_terms(plan, x, o)
+    elif plan.family == "traces_vjp":
+        a, b, kept = traces_vjp_terms(plan, x, o)
+    elif plan.family == "sum":
+        a, b, kept = sum_terms(plan, x, o)
+    elif plan.family == "sum_vjp":
+        a, b, kept = sum_vjp_terms(plan, x, o)
+    elif plan.family == "linear":
+        a, b, kept = linear_terms(plan, x, o)
+    else:
+        a, b, kept = linear_vjp_terms(plan, x, o)
+    if not always(plan, o):
+        exists = exists_in(x, o, plan.length)
+        a = tl.where(exists, a, 1)
+        b = tl.where(exists, b, 0)
+    return a, b, kept
+
+
+@triton.jit
+def finish(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    """Writes the results of row t."""
+    if plan.family == "errors":
+        errors_results(plan, x, results, o, h, before, kept)
+    elif plan.family == "errors_vjp":
+        errors_vjp_results(plan, x, results, o, h, before, kept)
+    elif plan.family == "returns":
+        returns_results(plan, x, results, o, h, before, kept)
+    elif plan.family == "returns_vjp":
+        returns_vjp_results(plan, x, results, o, h, before, kept)
+    elif plan.is_vjp:
+        accumulation_vjp_results(plan, x, results, o, h, before, kept)
+    else:
+        accumulation_results(plan, x, results, o, h, before, kept)
+
+
+@triton.jit
+def compose(a1, b1, e1, f1, a2, b2, e2, f2):
+    """Two segments of rows, in the order in which they are computed.
+
+    (a, b) is the map of a whole segment, (e, f) that of all its rows but the last: applied to what
+    enters the segment, it is what enters the last row.
+    """
+    return gate(a2, a1), follow(a2, b2, b1), gate(e2, a1), follow(e2, f2, b1)
+
+
+@triton.jit
+def enter(plan: tl.constexpr, x):
+    """The h before the row that is computed first."""
+    if has(plan, "init"):
+        return read(plan, x, "init", 0)
+    else:
+        return tl.zeros([1, 1], plan.dtype)
+
+
+@triton.jit
+def columns(
+    operands,
+    r0,
+    r1,
+    r2,
+    r3,
+    plan: tl.constexpr,
+    S: tl.constexpr,
+    WT: tl.constexpr,
+    BN: tl.constexpr,
+):
+    """One program: BN lanes side by side, time in blocks of WT chunks of S rows.
+
+    A tile is one row of every chunk. The S rows of a chunk are folded one after the other, so that
+    only the WT maps of the chunks have to be scanned across threads; then they are unrolled again.
+    """
+    GROUPS: tl.constexpr = (plan.lanes + BN - 1) // BN
+    BLOCKS: tl.constexpr = (plan.length + S * WT - 1) // (S * WT)
+    results = (r0, r1, r2, r3)
+    program = tl.program_id(0).to(plan.index)
+    outer = program // GROUPS
+    inner = (program % GROUPS * BN + tl.arange(0, BN))[None, :]
+    inside = inner < plan.lanes
+    chunk = tl.arange(0, WT)[:, None].to(plan.index)
+    h = tl.broadcast_to(enter(plan, (operands, outer, inner, inside, chunk, ())), [1, BN])
+    for block in range(BLOCKS):
+        if plan.reverse:  # the first tile row is the latest chunk, and its rows are taken backwards
+            t = (BLOCKS - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
+        else:
+            t = block * (S * WT) + chunk * S
+        loaded = load_all(plan, (operands, outer, inner, inside, t, ()))
+        x = (operands, outer, inner, inside, t, loaded)
+        a = tl.full([WT, BN], 1, plan.dtype)
+        b = tl.zeros([WT, BN], plan.dtype)
+        rows = ()
+        for s in tl.static_range(S):
+            a_s, b_s, kept = terms(plan, x, plan.direction * s)
+            rows = rows + ((a_s, b_s, kept),)
+            b = follow(a_s, b_s, b)
+            a = gate(a_s, a)
+        a, b, e, f = tl.associative_scan(
+            (a, b, tl.full([WT, BN], 1, plan.dtype), tl.zeros([WT, BN], plan.dtype)), 0, compose
+        )
+        before = follow(e, f, h)
+        for s in tl.static_range(S):
+            a_s, b_s, kept = rows[s]
+            after = follow(a_s, b_s, before)
+            finish(plan, x, results, plan.direction * s, after, before, kept)
+            before = after
+        if BLOCKS > 1:
+            h = tl.sum(tl.where(chunk == WT - 1, before, 0), 0)[None, :]
+
+
+@triton.jit
+def rows(operands, r0, r1, r2, r3, plan: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr):
+    """One program: BN lanes, time along the tile in blocks of BT rows."""
+    BLOCKS: tl.constexpr = (plan.length + BT - 1) // BT
+    results = (r0, r1, r2, r3)
+    outer = (tl.program_id(0).to(plan.index) * BN + tl.arange(0, BN))[:, None]
+    inside = outer < plan.outer_size
+    along = tl.arange(0, BT)[None, :].to(plan.index)
+    h = tl.broadcast_to(enter(plan, (operands, outer, 0, inside, along, ())), [BN, 1])
+    for block in range(BLOCKS):
+        if plan.reverse:
+            t = (BLOCKS - 1 - block) * BT + along
+        else:
+            t = block * BT + along
+        x = (operands, outer, 0, inside, t, ())
+        a, b, kept = terms(plan, x, 0)
+        a = tl.broadcast_to(a, [BN, BT])
+        b = tl.broadcast_to(b, [BN, BT])
+        _a, _b, e, f = tl.associative_scan(
+            (a, b, tl.full([BN, BT], 1, plan.dtype), tl.zeros([BN, BT], plan.dtype)),
+            1,
+            compose,
+            reverse=plan.reverse,
+        )
+        before = follow(e, f, h)
+        after = follow(a, b, before)
+        finish(plan, x, results, 0, after, before, kept)
+        if BLOCKS > 1:
+            last: tl.constexpr = 0 if plan.reverse else BT - 1
+            h = tl.sum(tl.where(along == last, after, 0), 1)[:, None]

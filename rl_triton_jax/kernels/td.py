@@ -1,0 +1,195 @@
+"""GAE, V-trace, Retrace and their derivatives at row t: D_t = w_t δ_t + a_t D_{t+1}.
+
+For each recurrence of the library there are two functions: `<op>_terms` gives a_t and b_t of
+h_t = b_t + a_t h_{t∓1} and a tuple of whatever else the results need of the row; `<op>_results`
+writes them from h_t and `before`, the h that entered the row. All is read before anything is
+written.
+"""
+
+import triton
+import triton.language as tl
+
+from rl_triton_jax.kernels.flags import (
+    carry,
+    discount,
+    dropped,
+    gate,
+    one,
+    ratio,
+    retrace_weight,
+    successor,
+    uncut,
+)
+from rl_triton_jax.kernels.operands import has, is_row, read, read_or_zero, wants, write, write_at
+
+
+@triton.jit
+def weight(plan: tl.constexpr, x, o: tl.constexpr):
+    """w_t of the one-step error; 0 in a dropped row."""
+    if plan.kind == "vtrace":
+        return dropped(plan, x, o, ratio(plan, x, o, "clip_rho"))
+    else:
+        return dropped(plan, x, o, one(plan))
+
+
+@triton.jit
+def step(plan: tl.constexpr, x, o: tl.constexpr):
+    """a_t: γ_t λ_t k_t, times min(c̄, ρ_t) in V-trace; γ_t k_t w_{t+1} in Retrace."""
+    if plan.kind == "vtrace":
+        return gate(carry(plan, x, o), ratio(plan, x, o, "clip_c"))
+    elif plan.kind == "retrace":
+        return gate(uncut(plan, x, o, discount(plan, x, o)), retrace_weight(plan, x, o + 1))
+    else:
+        return carry(plan, x, o)
+
+
+@triton.jit
+def follows(plan: tl.constexpr, x, o: tl.constexpr):
+    """How much of V-trace's q'_t is the next row's target: m_t, and 0 in the last row."""
+    return tl.where(is_row(x, o, plan.length - 1), 0, uncut(plan, x, o, one(plan)))
+
+
+@triton.jit
+def mixing(plan: tl.constexpr, x, o: tl.constexpr):
+    """How much of that is the target itself rather than the value."""
+    if plan.mixed:
+        return read(plan, x, "lambda_", o)
+    else:
+        return one(plan)
+
+
+@triton.jit
+def errors_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    r = read(plan, x, "rewards", o)
+    v = read(plan, x, "values", o)
+    g = discount(plan, x, o)
+    nxt = successor(plan, x, o)
+    kept = (v,)
+    if plan.kind == "vtrace" and wants(plan, "advantages"):
+        # p (r + g q' - v), which is affine in D_{t+1}: q' = μ (v_{t+1} + [λ] D_{t+1}) + (1 - μ) v'
+        p = dropped(plan, x, o, ratio(plan, x, o, "clip_pg_rho"))
+        mu = follows(plan, x, o)
+        q = gate(mu, read(plan, x, "values", o + 1)) + gate(1 - mu, nxt)
+        kept = (v, gate(p, r + gate(g, q) - v), gate(p, gate(g, mu * mixing(plan, x, o))))
+    return step(plan, x, o), gate(weight(plan, x, o), r + gate(g, nxt) - v), kept
+
+
+@triton.jit
+def errors_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    write(plan, x, results, "targets", o, h + kept[0])
+    if plan.kind == "vtrace":
+        if wants(plan, "advantages"):
+            write(plan, x, results, "advantages", o, kept[1] + gate(kept[2], before))
+    else:
+        write(plan, x, results, "advantages", o, h)
+
+
+@triton.jit
+def policy(plan: tl.constexpr, x, o: tl.constexpr):
+    """V-trace: the cotangents of r_t and of q'_t through the advantage."""
+    p = dropped(plan, x, o, ratio(plan, x, o, "clip_pg_rho"))
+    u = gate(p, read(plan, x, "advantages", o))
+    return u, gate(discount(plan, x, o), u)
+
+
+@triton.jit
+def errors_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    targets = read_or_zero(plan, x, "targets", o)
+    w = weight(plan, x, o)
+    g = discount(plan, x, o)
+    from_before = gate(discount(plan, x, o - 1), weight(plan, x, o - 1))
+    if plan.kind == "vtrace" and has(plan, "advantages"):
+        u, q = policy(plan, x, o)
+        _u_before, q_before = policy(plan, x, o - 1)
+        mu = follows(plan, x, o)
+        mu_before = follows(plan, x, o - 1)
+        mixed = mixing(plan, x, o - 1)
+        b = targets + gate(mixed, gate(mu_before, q_before))
+        of_values = b - u + gate(1 - mixed, gate(mu_before, q_before))
+        if plan.successor == "values":
+            of_values += gate(1 - mu_before, q_before)
+        kept = (w, g, from_before, of_values, u, gate(1 - mu, q))
+    else:
+        b = targets
+        if plan.kind == "gae":
+            b += read_or_zero(plan, x, "advantages", o)
+        kept = (
+            w,
+            g,
+            from_before,
+            targets,
+            tl.zeros([1, 1], plan.dtype),
+            tl.zeros([1, 1], plan.dtype),
+        )
+    return step(plan, x, o - 1), b, kept
+
+
+@triton.jit
+def errors_vjp_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    w, g, from_before, of_values, of_rewards, of_successors = kept
+    error = gate(w, h)
+    write(plan, x, results, "rewards", o, error + of_rewards)
+    successors = gate(g, error) + of_successors
+    values = of_values - error
+    if plan.successor == "values":
+        values += gate(from_before, before)
+    deal_out(plan, x, results, o, values, successors)
+
+
+@triton.jit
+def deal_out(plan: tl.constexpr, x, results, o: tl.constexpr, values, successors):
+    """Writes the cotangents of v_t and v'_t to the operands that hold them."""
+    write(plan, x, results, "next_values", o, successors)
+    write(plan, x, results, "values", o, values)
+    write_at(plan, x, results, "bootstrap_value", o, plan.length - 1, 0, successors)
+    if wants(plan, "values") and plan.longer:
+        write_at(plan, x, results, "values", o, plan.length - 1, plan.length, successors)
+
+
+@triton.jit
+def return_weights(plan: tl.constexpr, x, o: tl.constexpr):
+    """Of G_{t+1} and v'_t: γ_t c_t λ_t m_t and γ_t c_t (1 - λ_t m_t); in the last row λ is 0."""
+    if has(plan, "lambda_"):
+        trace = read(plan, x, "lambda_", o)
+    else:
+        trace = one(plan)
+    if not plan.drops:
+        trace = uncut(plan, x, o, trace)
+    trace = tl.where(is_row(x, o, plan.length - 1), 0, trace)
+    g = discount(plan, x, o)
+    return dropped(plan, x, o, gate(g, trace)), gate(g, 1 - trace)
+
+
+@triton.jit
+def returns_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    a, of_value = return_weights(plan, x, o)
+    b = read(plan, x, "rewards", o) + gate(of_value, successor(plan, x, o))
+    b = dropped(plan, x, o, b)
+    if plan.drops and has(plan, "truncated"):
+        b += gate(1 - dropped(plan, x, o, one(plan)), read(plan, x, "values", o))
+    return a, b, ()
+
+
+@triton.jit
+def returns_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    write(plan, x, results, "returns", o, h)
+
+
+@triton.jit
+def returns_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    w = dropped(plan, x, o, one(plan))
+    _of_return, of_value = return_weights(plan, x, o)
+    a, of_value_before = return_weights(plan, x, o - 1)
+    kept = (w, of_value, dropped(plan, x, o - 1, of_value_before))
+    return a, read(plan, x, "returns", o), kept
+
+
+@triton.jit
+def returns_vjp_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    w, of_value, from_before = kept
+    rewards = gate(w, h)
+    write(plan, x, results, "rewards", o, rewards)
+    values = gate(1 - w, h)
+    if plan.successor == "values":
+        values += gate(from_before, before)
+    deal_out(plan, x, results, o, values, gate(of_value, rewards))

@@ -1,0 +1,64 @@
+"""Eligibility traces, prefix sums, the linear recurrence, and derivatives, at row t: see `td`."""
+
+import triton
+import triton.language as tl
+
+from rl_triton_jax.kernels.flags import carry, gate, keeps, one
+from rl_triton_jax.kernels.operands import read, write, write_at
+
+
+@triton.jit
+def traces_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    return carry(plan, x, o - 1), read(plan, x, "x", o), ()
+
+
+@triton.jit
+def traces_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    return (
+        carry(plan, x, o),
+        read(plan, x, "traces", o),
+        (read(plan, x, "gamma", o) * read(plan, x, "lambda_", o),),
+    )
+
+
+@triton.jit
+def sum_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    if plan.starts:
+        return keeps(plan, x, o), read(plan, x, "x", o), ()
+    else:
+        return keeps(plan, x, o - 1), read(plan, x, "x", o), ()
+
+
+@triton.jit
+def sum_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    if plan.starts:
+        return keeps(plan, x, o + 1), read(plan, x, "sums", o), (keeps(plan, x, o),)
+    else:
+        return keeps(plan, x, o), read(plan, x, "sums", o), (one(plan),)
+
+
+@triton.jit
+def linear_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    return read(plan, x, "a", o), read(plan, x, "b", o), ()
+
+
+@triton.jit
+def linear_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
+    a = read(plan, x, "a", o)
+    if plan.reverse:  # of the derivative; the recurrence itself runs forward in time
+        return read(plan, x, "a", o + 1), read(plan, x, "h", o), (a,)
+    else:
+        return read(plan, x, "a", o - 1), read(plan, x, "h", o), (a,)
+
+
+@triton.jit
+def accumulation_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    write(plan, x, results, plan.results[0], o, h)
+
+
+@triton.jit
+def accumulation_vjp_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+    """`kept` is the coefficient with which `init` entered the row that was computed first."""
+    write(plan, x, results, plan.data[0], o, h)
+    entry: tl.constexpr = 0 if plan.reverse else plan.length - 1
+    write_at(plan, x, results, "init", o, entry, 0, gate(kept[0], h))

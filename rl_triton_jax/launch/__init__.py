@@ -1,0 +1,1 @@
+"""From a primitive's operands to a kernel launch."""

@@ -1,0 +1,42 @@
+"""Whether kernels can run here, and if not, why not."""
+
+import functools
+import importlib.util
+
+import jax
+
+LOWEST_COMPUTE_CAPABILITY = 80
+
+
+@functools.cache
+def missing_package() -> str | None:
+    """Why no kernel can be built in this environment; None if one can."""
+    for package in ("triton", "jax_triton"):
+        if importlib.util.find_spec(package) is None:
+            return f"{package} is not installed"
+    return None
+
+
+@functools.cache
+def compute_capability() -> int:
+    """Of the first GPU; 90 (Hopper) where there is none, as when lowering for another machine."""
+    try:
+        major, minor = jax.devices("cuda")[0].compute_capability.split(".")
+    except RuntimeError:
+        return 90
+    return 10 * int(major) + int(minor)
+
+
+def why_not(operands: tuple[str, ...], platform: str | None) -> str | None:
+    """Why a call with these operands has no kernel on this platform; None if it has one."""
+    if platform != "gpu":
+        return (
+            f"Triton kernels run on GPUs, and this is lowered for {platform or 'another platform'}"
+        )
+    if missing_package() is not None:
+        return missing_package()
+    if compute_capability() < LOWEST_COMPUTE_CAPABILITY:
+        return f"the GPU's compute capability, {compute_capability()}, is below 80"
+    if "mask" in operands:
+        return "there is no kernel for masked rows yet"
+    return None

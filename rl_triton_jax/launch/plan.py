@@ -1,0 +1,200 @@
+"""What a kernel is compiled for: which operands there are and how each is laid out.
+
+Any array is seen as (outer, time, inner), row-major. Axes on either side of time are merged as far
+as every operand allows; an operand that is shared along an axis has stride 0 there.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+type Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Strides of an operand, in elements, along the merged axes; and its length along time."""
+
+    outer: Shape
+    time: int
+    inner: Shape
+    rows: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The compile-time argument of a kernel.
+
+    `family` names its terms, `kind` the estimator; `outer` and `inner` are the sizes of the merged
+    axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
+    tile
+    that a configuration chose: `span` are the lowest and highest row offsets that never leave the
+    time axis (an empty range if any may), `reach` those that the terms may ask for, and `whole`
+    says that all lanes of every tile exist.
+    """
+
+    kind: str
+    family: str
+    is_vjp: bool
+    operands: tuple[str, ...]
+    layouts: tuple[Layout, ...]
+    results: tuple[str, ...]
+    rows: tuple[int, ...]
+    data: tuple[str, ...]
+    length: int
+    outer: Shape
+    inner: Shape
+    reverse: bool
+    dtype: Any
+    index: Any
+    largest_log: float
+    successor: str
+    drops: bool
+    mixed: bool
+    starts: bool
+    longer: bool
+    span: tuple[int, int] = (1, 0)
+    reach: tuple[int, int] = (0, 0)
+    whole: bool = False
+
+    @property
+    def outer_size(self) -> int:
+        """How many indices there are along outer."""
+        return math.prod(self.outer)
+
+    @property
+    def lanes(self) -> int:
+        """How many indices there are along inner."""
+        return math.prod(self.inner)
+
+    @property
+    def columns(self) -> bool:
+        """Whether lanes, not time, lie side by side in memory."""
+        return self.lanes > 1
+
+    def tiled(self, fold: int, block: int, lanes: int) -> "Plan":
+        """The plan for tiles of so many lanes, their blocks of rows folded so many at a time."""
+        lowest, highest = (1 - fold, 0) if self.reverse else (0, fold - 1)
+        across = self.lanes if self.columns else self.outer_size
+        return replace(
+            self,
+            span=(1, 0) if self.length % block else (lowest, highest),
+            reach=(lowest - 1, highest + 1),
+            whole=across % lanes == 0,
+        )
+
+    @property
+    def direction(self) -> int:
+        """The step in time from a row to the one that is computed next."""
+        return -1 if self.reverse else 1
+
+
+FAMILIES = {
+    "gae": "errors",
+    "vtrace": "errors",
+    "retrace": "errors",
+    "lambda_returns": "returns",
+    "discounted_returns": "returns",
+    "eligibility_traces": "traces",
+    "episodic_prefix_sum": "sum",
+    "linear_recurrence": "linear",
+}
+"""Estimator -> the terms that its kernel uses."""
+
+DATA = {"errors": "rewards", "returns": "rewards", "traces": "x", "sum": "x", "linear": "b"}
+"""Family -> its first data operand."""
+
+
+def _merge(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[Shape, list[Shape]]:
+    """Merges neighbouring axes; returns the merged sizes and each operand's merged sizes."""
+    merged: list[int] = []
+    parts: list[list[int]] = [[] for _ in operands]
+    shared: list[bool] | None = None
+    for axis, size in enumerate(sizes):
+        if size == 1:
+            continue
+        now = [x[axis] == 1 for x in operands]
+        if now == shared:
+            merged[-1] *= size
+            for part, x in zip(parts, operands, strict=True):
+                part[-1] *= x[axis]
+        else:
+            merged.append(size)
+            for part, x in zip(parts, operands, strict=True):
+                part.append(x[axis])
+            shared = now
+    return tuple(merged), [tuple(part) for part in parts]
+
+
+def layouts(shapes: Sequence[Shape], axis: int) -> tuple[Shape, Shape, tuple[Layout, ...]]:
+    """The merged sizes along outer and inner, and the layout of each operand."""
+    full = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    outer, outers = _merge(full[:axis], [s[:axis] for s in shapes])
+    inner, inners = _merge(full[axis + 1 :], [s[axis + 1 :] for s in shapes])
+    found = []
+    for shape, o, i in zip(shapes, outers, inners, strict=True):
+        sizes = (*o, shape[axis], *i)
+        strides = [math.prod(sizes[k + 1 :]) if size != 1 else 0 for k, size in enumerate(sizes)]
+        found.append(
+            Layout(
+                outer=tuple(strides[: len(o)]),
+                time=strides[len(o)],
+                inner=tuple(strides[len(o) + 1 :]),
+                rows=shape[axis],
+            )
+        )
+    return outer, inner, tuple(found)
+
+
+def make_plan(
+    name: str,
+    shapes: Mapping[str, Shape],
+    results: Sequence[tuple[str, int, Any]],
+    *,
+    axis: int,
+    dtype: Any,
+    index: tuple[Any, Any],
+    largest_log: float,
+    options: Mapping[str, Any],
+) -> Plan:
+    """The plan for one primitive, `<op>` or `<op>_vjp`.
+
+    Args:
+      name: of the primitive.
+      shapes: of its operands, the first one with every row.
+      results: (name, rows, dtype) of each result.
+      axis: where time is.
+      dtype: Triton's type of the accumulation.
+      index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
+      largest_log: what exp may be applied to without overflow.
+      options: the primitive's other parameters.
+    """
+    kind, is_vjp = name.removesuffix("_vjp"), name.endswith("_vjp")
+    family = FAMILIES[kind]
+    length = next(iter(shapes.values()))[axis]
+    outer, inner, found = layouts(list(shapes.values()), axis)
+    forward_in_time = family in ("traces", "sum") or (family == "linear" and not options["reverse"])
+    rows = tuple(rows for _, rows, _ in results)
+    return Plan(
+        kind=kind,
+        family=f"{family}_vjp" if is_vjp else family,
+        is_vjp=is_vjp,
+        operands=tuple(shapes),
+        layouts=found,
+        results=tuple(name for name, _, _ in results),
+        rows=rows,
+        data=(DATA[family],),
+        length=length,
+        outer=outer,
+        inner=inner,
+        reverse=forward_in_time == is_vjp,
+        dtype=dtype,
+        index=index[math.prod(outer) * max(length + 1, *rows) * math.prod(inner) >= 2**31],
+        largest_log=largest_log,
+        successor=options.get("successor", ""),
+        drops=options.get("on_truncation") == "drop",
+        mixed=options.get("pg_bootstrap") == "mixed",
+        starts=options.get("boundary") == "starts_at",
+        longer=any(name == "values" and n > length for name, n, _ in results),
+    )

@@ -1,0 +1,74 @@
+"""The launch itself: the only module that imports jax_triton."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax_triton
+import numpy as np
+import triton.language as tl
+
+from rl_triton_jax.kernels import scan
+from rl_triton_jax.launch.configs import choose
+from rl_triton_jax.launch.plan import make_plan
+
+RESULTS = 4
+"""How many results a kernel has room for."""
+
+TYPES = {"float32": tl.float32, "float64": tl.float64, "int32": tl.int32, "int64": tl.int64}
+
+PTX_VERSIONS = {103: 88, 120: 87, 100: 86}
+"""Lowest PTX version per compute capability; 80 for all before. Triton picks its own toolchain's
+version, which an older CUDA rejects."""
+
+
+def call(
+    name: str,
+    operands: Mapping[str, jax.Array],
+    *,
+    results: Sequence[tuple[str, int, Any]],
+    axis: int,
+    dtype: Any,
+    compute_capability: int,
+    **options: Any,
+) -> list[jax.Array]:
+    """Launches the kernel of a primitive, `<op>` or `<op>_vjp`, on arrays of one device."""
+    shapes = {operand: x.shape for operand, x in operands.items()}
+    lanes = jnp.broadcast_shapes(*((*s[:axis], 1, *s[axis + 1 :]) for s in shapes.values()))
+    out = [
+        jax.ShapeDtypeStruct((*lanes[:axis], rows, *lanes[axis + 1 :]), out_dtype)
+        for _, rows, out_dtype in results
+    ]
+    if 0 in out[0].shape:
+        return [jnp.zeros(x.shape, x.dtype) for x in out]
+    plan = make_plan(
+        name,
+        shapes,
+        results,
+        axis=axis,
+        dtype=TYPES[np.dtype(dtype).name],
+        index=(tl.int32, tl.int64),
+        largest_log=0.99 * float(np.log(np.finfo(dtype).max)) if np.dtype(dtype).kind == "f" else 0,
+        options=options,
+    )
+    config = choose(plan)
+    pointers: Any = tuple(operands.values())
+    constants: dict[str, Any] = {f"r{i}": None for i in range(len(out), RESULTS)}
+    constants |= dict(config.constants)
+    return jax_triton.triton_call(
+        pointers,
+        kernel=getattr(scan, config.kernel),
+        out_type=out,
+        grid=(config.programs,),
+        name=f"rl_triton_{name}",
+        compute_capability=compute_capability,
+        backend_options={
+            "num_warps": config.warps,
+            "num_stages": 1,
+            "ptx_version": PTX_VERSIONS.get(compute_capability, 80),
+            "enable_fp_fusion": True,
+        },
+        plan=config.tile(plan),
+        **constants,
+    )

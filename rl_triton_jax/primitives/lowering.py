@@ -1,0 +1,94 @@
+"""How a primitive becomes operations of a device: an XLA form, or the launch of a kernel."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax._src import dispatch
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from rl_triton_jax import config, rules
+from rl_triton_jax.launch import availability
+from rl_triton_jax.primitives import sharding
+from rl_triton_jax.recurrences.rows import Arrays, Rows, Solver, with_time
+from rl_triton_jax.recurrences.solvers import SOLVERS
+
+type Recurrence = Callable[[Rows], Arrays]
+
+BEHIND = {"values": "bootstrap_value"}
+"""Of an operand with one row more than the others, that row's cotangent goes by this name."""
+
+
+def register(p: Primitive, recurrence: Recurrence) -> None:
+    """Registers the lowerings of the primitive that stands for a recurrence."""
+    # custom_partitioning asks for the devices while it is lowered
+    dispatch.prim_requires_devices_during_lowering.add(p)
+    mlir.register_lowering(p, partial(_lower, recurrence, None))
+    mlir.register_lowering(p, partial(_lower, recurrence, "cpu"), platform="cpu")
+    mlir.register_lowering(p, partial(_lower, recurrence, "gpu"), platform="cuda")
+
+
+def evaluate(
+    recurrence: Recurrence,
+    solver: Solver,
+    *arrays: jax.Array,
+    operands: tuple[str, ...],
+    results: tuple[tuple[str, int, Any], ...],
+    axis: int,
+    dtype: Any,
+    **options: Any,
+) -> list[jax.Array]:
+    """The results of a recurrence from plain JAX operations; the parameters are a primitive's."""
+    length = arrays[0].shape[axis]
+    options["wanted"] = tuple(name for name, _, _ in results)
+    x = Rows(
+        dict(zip(operands, arrays, strict=True)),
+        length=length,
+        axis=axis,
+        dtype=dtype,
+        options=options,
+        solver=solver,
+    )
+    if 0 in x.shape:
+        return [jnp.zeros(with_time(x.lanes, axis, rows), out) for _, rows, out in results]
+    found = {name: y for name, y in recurrence(x).items() if y is not None}
+
+    def finish(name: str, rows: int, out_dtype: Any) -> jax.Array:
+        y = x.all_lanes(found[name])
+        if rows == length + 1:
+            behind = x.all_lanes(found[BEHIND[name]])
+            return lax.concatenate([x.counted(y), behind], axis).astype(out_dtype)
+        return (x.counted(y) if rows == length else y).astype(out_dtype)
+
+    return [finish(*result) for result in results]
+
+
+def _lower(recurrence: Recurrence, platform: str | None, ctx, *args, implementation, **params):
+    name = recurrence.__name__
+    why_no_kernel = availability.why_not(params["operands"], platform)
+    if implementation is None and sharding.is_partly_manual(ctx.module_context.axis_context):
+        why_no_kernel = "it cannot be partitioned here"
+    chosen = config.resolve(implementation, platform, name, why_no_kernel)
+    if chosen == "triton":
+        body = sharding.over_lanes(partial(_launch, name, **params), params["axis"])
+    else:
+        body = partial(evaluate, recurrence, SOLVERS[chosen], **params)
+    return rules.lower_as(body)(ctx, *args)
+
+
+def _launch(
+    name: str, *arrays: jax.Array, operands: tuple[str, ...], **params: Any
+) -> list[jax.Array]:
+    from rl_triton_jax.launch import triton  # where Triton is not installed, nothing gets here
+
+    params.pop("data", None)
+    return triton.call(
+        name,
+        dict(zip(operands, arrays, strict=True)),
+        compute_capability=availability.compute_capability(),
+        **params,
+    )
