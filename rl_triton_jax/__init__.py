@@ -12,6 +12,7 @@ from rl_triton_jax.ops import (
     lambda_returns,
     linear_recurrence,
     retrace,
+    retrace_from_policy,
     vtrace,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "linear_recurrence",
     "reference",
     "retrace",
+    "retrace_from_policy",
     "vtrace",
 ]

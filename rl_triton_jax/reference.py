@@ -25,6 +25,7 @@ __all__ = [
     "lambda_returns",
     "linear_recurrence",
     "retrace",
+    "retrace_from_policy",
     "vtrace",
 ]
 
@@ -41,6 +42,7 @@ def _unfused[**P, R](op: Callable[P, R]) -> Callable[P, R]:
 gae = _unfused(ops.gae)
 vtrace = _unfused(ops.vtrace)
 retrace = _unfused(ops.retrace)
+retrace_from_policy = _unfused(ops.retrace_from_policy)
 lambda_returns = _unfused(ops.lambda_returns)
 discounted_returns = _unfused(ops.discounted_returns)
 eligibility_traces = _unfused(ops.eligibility_traces)

@@ -31,11 +31,19 @@ def choose(plan: Plan) -> Config:
     return _columns(plan) if plan.columns else _rows(plan)
 
 
+FEW_PROGRAMS = 64
+"""With fewer programs than this, a program takes long blocks of few lanes."""
+
+
 def _columns(plan: Plan) -> Config:
-    lanes = min(32 if plan.length <= 64 else 16, _power_of_2(plan.lanes))
-    fold = min(8, _power_of_2(plan.length))
-    chunks = min(32, _power_of_2(-(-plan.length // fold)))
-    warps = min(max(lanes * chunks // 32, 1), 8)
+    few = plan.outer_size * plan.lanes < 16 * FEW_PROGRAMS
+    lanes, fold, chunks, warps = (8, 16, 64, 16) if few else (16, 8, 32, 8)
+    if plan.length <= 64:
+        lanes = 32
+    lanes = min(lanes, _power_of_2(plan.lanes))
+    fold = min(fold, _power_of_2(plan.length))
+    chunks = min(chunks, _power_of_2(-(-plan.length // fold)))
+    warps = min(max(lanes * chunks // 32, 1), warps)
     programs = plan.outer_size * -(-plan.lanes // lanes)
     return Config("columns", (("S", fold), ("WT", chunks), ("BN", lanes)), programs, warps)
 

@@ -3,6 +3,7 @@
 from rl_triton_jax.ops.gae import GAEOutput, gae
 from rl_triton_jax.ops.recurrence import linear_recurrence
 from rl_triton_jax.ops.retrace import retrace
+from rl_triton_jax.ops.retrace_from_policy import retrace_from_policy
 from rl_triton_jax.ops.returns import discounted_returns, lambda_returns
 from rl_triton_jax.ops.traces import eligibility_traces, episodic_prefix_sum
 from rl_triton_jax.ops.vtrace import VTraceOutput, vtrace
@@ -17,5 +18,6 @@ __all__ = [
     "lambda_returns",
     "linear_recurrence",
     "retrace",
+    "retrace_from_policy",
     "vtrace",
 ]

@@ -50,10 +50,10 @@ class Arguments:
     def rows(self, name: str, array: ArrayLike | None, *, store_as: str | None = None) -> None:
         """Adds data with a value for every row and lane."""
         if array is not None:
-            self._data[store_as or name] = self._exact(name, array)
+            self._data[store_as or name] = self.exact(name, array)
 
-    def values(self, name: str, array: ArrayLike) -> bool:
-        """Adds values, perhaps with a row behind the last one; returns whether there is one."""
+    def values(self, name: str, array: ArrayLike, *, read: bool) -> bool:
+        """Adds values if they are read; returns whether they have a row behind the last one."""
         x = self._array(name, array)
         rows = self.shape[self.axis]
         longer = (*self.shape[: self.axis], rows + 1, *self.shape[self.axis + 1 :])
@@ -63,7 +63,8 @@ class Arguments:
                 f"shape {x.shape}",
                 f"{self.leader}' shape {self.shape}, or {longer} with the bootstrap",
             )
-        self._data["values"] = x
+        if read:
+            self._data[name] = x
         return x.shape == longer
 
     def per_lane(self, name: str, array: ArrayLike | None) -> None:
@@ -74,7 +75,7 @@ class Arguments:
     def flags(self, name: str, array: ArrayLike | None) -> None:
         """Adds flags for every row and lane."""
         if array is not None:
-            self._as_they_are[name] = self._exact(name, array)
+            self._as_they_are[name] = self.exact(name, array)
 
     def last_flag(self, name: str, array: ArrayLike | None) -> None:
         """Adds flags for every lane."""
@@ -110,16 +111,44 @@ class Arguments:
 
     def ratios(self, **arrays: ArrayLike | None) -> None:
         """Adds the one of these that is given: a scalar, or a value for every row and lane."""
-        given = {name: x for name, x in arrays.items() if x is not None}
-        if len(given) != 1:
-            names = " and ".join(arrays)
-            self.refuse(names, " and ".join(given) or "none of them", "exactly one of them")
-        ((name, array),) = given.items()
+        name, array = self.one_of(**arrays)
         x = self._array(name, array)
-        x = self._exact(name, x) if x.ndim else jnp.reshape(x, (1,) * len(self.shape))
+        x = self.exact(name, x) if x.ndim else jnp.reshape(x, (1,) * len(self.shape))
         self._as_they_are[name] = (
             x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
         )
+
+    def one_of(self, **arrays: ArrayLike | None) -> tuple[str, ArrayLike]:
+        """The one of these that is given, and its name."""
+        given = [(name, x) for name, x in arrays.items() if x is not None]
+        if len(given) != 1:
+            got = " and ".join(name for name, _ in given) or "none of them"
+            self.refuse(" and ".join(arrays), got, "exactly one of them")
+        return given[0]
+
+    def tables(self, **arrays: ArrayLike) -> list[jax.Array]:
+        """Arrays with a number for every row, lane and action; the first sets how many actions."""
+        found = [self._array(name, array) for name, array in arrays.items()]
+        shape = (*self.shape, *found[0].shape[-1:])
+        for name, x in zip(arrays, found, strict=True):
+            if x.shape != shape or x.ndim == len(self.shape):
+                expected = f"{self.leader}' shape {self.shape} and an axis of actions behind it"
+                self.refuse(name, f"shape {x.shape}", expected)
+        return found
+
+    def integers(self, name: str, array: ArrayLike) -> jax.Array:
+        """An integer for every row and lane."""
+        x = self.exact(name, array)
+        if not jnp.issubdtype(x.dtype, jnp.integer):
+            self.refuse(name, f"dtype {x.dtype}", "integers", error=TypeError)
+        return x
+
+    def exact(self, name: str, array: ArrayLike) -> jax.Array:
+        """A number for every row and lane."""
+        x = self._array(name, array)
+        if x.shape != self.shape:
+            self.refuse(name, f"shape {x.shape}", f"{self.leader}' shape {self.shape}")
+        return x
 
     def choice(self, name: str, value: object, options: tuple[str, ...]) -> None:
         """Checks an argument that is one of a few words."""
@@ -172,12 +201,6 @@ class Arguments:
             self.refuse(name, f"dtype {x.dtype}", "an array of numbers", error=TypeError)
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
             self.refuse(name, f"dtype {x.dtype}", "real numbers", error=TypeError)
-        return x
-
-    def _exact(self, name: str, array: ArrayLike) -> jax.Array:
-        x = self._array(name, array)
-        if x.shape != self.shape:
-            self.refuse(name, f"shape {x.shape}", f"{self.leader}' shape {self.shape}")
         return x
 
     def _lanes_or_scalar(self, name: str, array: ArrayLike) -> jax.Array:

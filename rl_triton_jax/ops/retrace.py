@@ -76,7 +76,7 @@ def retrace(
         x,
         values=None,
         bootstrap_value=None,
-        next_values=next_values,
+        next_values=x.exact("next_values", next_values),  # there is no other way here
         truncated=truncated,
         on_truncation=on_truncation,
     )

@@ -70,11 +70,12 @@ def lambda_returns(
         x.refuse("values", "None", f"the values of the states ({reason})")
     successor = add_successors(
         x,
-        values=values if drops or next_values is None else None,
+        values=values,
         bootstrap_value=bootstrap_value,
         next_values=next_values,
         truncated=truncated,
         on_truncation=on_truncation,
+        only_successors=not drops,
     )
     add_flags(x, terminated, truncated, last_terminated, mask)
     x.coefficient("gamma", gamma)

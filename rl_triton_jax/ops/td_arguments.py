@@ -38,10 +38,15 @@ def add_successors(
     next_values: ArrayLike | None,
     truncated: ArrayLike | None,
     on_truncation: str,
+    only_successors: bool = False,
 ) -> str:
-    """Adds the values and what follows each row, given in exactly one way; returns which."""
+    """Adds the values and what follows each row, given in exactly one way; returns which.
+
+    `only_successors`: the values are not read for themselves, so not beside `next_values`.
+    """
     x.choice("on_truncation", on_truncation, ("bootstrap", "drop"))
-    extended = x.values("values", values) if values is not None else False
+    read = not only_successors or next_values is None
+    extended = x.values("values", values, read=read) if values is not None else False
     ways = {
         "bootstrap_value": bootstrap_value is not None,
         "next_values": next_values is not None,
