@@ -1,8 +1,7 @@
 """`gae` against hand-written scans on the CPU: `python -m benchmarks.cpu`.
 
 Each figure is the median over interleaved pairs of (time of gae) / (time of a baseline), both
-compiled,
-on the same arrays; the row "itself" times the same code twice and shows the noise.
+compiled, on the same arrays; the row "itself" times the same code twice and shows the noise.
 """
 
 import argparse

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from rl_triton_jax import config
@@ -30,6 +31,7 @@ class Arguments:
         self._data: dict[str, Any] = {}
         self._coefficients: dict[str, Any] = {}
         self._as_they_are: dict[str, Any] = {}
+        self._typeless: set[str] = set()
         self.shape = self._array(name, array).shape
         if not self.shape:
             self.refuse(name, "a scalar", "an array with a time axis")
@@ -61,7 +63,7 @@ class Arguments:
             self.refuse(
                 name,
                 f"shape {x.shape}",
-                f"{self.leader}' shape {self.shape}, or {longer} with the bootstrap",
+                f"the shape of {self.leader}, {self.shape}, or {longer} with the bootstrap",
             )
         if read:
             self._data[name] = x
@@ -132,7 +134,7 @@ class Arguments:
         shape = (*self.shape, *found[0].shape[-1:])
         for name, x in zip(arrays, found, strict=True):
             if x.shape != shape or x.ndim == len(self.shape):
-                expected = f"{self.leader}' shape {self.shape} and an axis of actions behind it"
+                expected = f"the shape of {self.leader}, {self.shape}, and an axis of actions"
                 self.refuse(name, f"shape {x.shape}", expected)
         return found
 
@@ -147,13 +149,17 @@ class Arguments:
         """A number for every row and lane."""
         x = self._array(name, array)
         if x.shape != self.shape:
-            self.refuse(name, f"shape {x.shape}", f"{self.leader}' shape {self.shape}")
+            self.refuse(name, f"shape {x.shape}", f"the shape of {self.leader}, {self.shape}")
         return x
 
     def choice(self, name: str, value: object, options: tuple[str, ...]) -> None:
         """Checks an argument that is one of a few words."""
         if value not in options:
             self.refuse(name, repr(value), "one of " + ", ".join(map(repr, options)))
+
+    def takes_no_part_in_type(self, name: str) -> None:
+        """Says that data is an intermediate result, in a wider type than what it was made from."""
+        self._typeless.add(name)
 
     def varies_in_time(self, name: str) -> bool:
         """Whether a coefficient has more than one row."""
@@ -169,7 +175,8 @@ class Arguments:
     ) -> list[jax.Array]:
         """Runs the operation on what was added."""
         with jax.numpy_dtype_promotion("standard"):
-            dtype = jnp.result_type(*self._data.values())
+            typed = [x for name, x in self._data.items() if name not in self._typeless]
+            dtype = jnp.result_type(*typed)
             if not jnp.issubdtype(dtype, jnp.floating):
                 if not keep_integers:
                     dtype = jnp.result_type(dtype, float)
@@ -194,9 +201,9 @@ class Arguments:
         try:
             x = jnp.asarray(array)
         except (TypeError, ValueError):
-            self.refuse(
-                name, f"{type(array).__name__} {array!r}", "an array of numbers", error=TypeError
-            )
+            dtype = f"dtype {np.asarray(array).dtype}"
+            got = dtype if np.ndim(array) else f"{array!r}, of {dtype}"
+            self.refuse(name, got, "an array of numbers", error=TypeError)
         if not jnp.issubdtype(x.dtype, jnp.number) and x.dtype != jnp.bool:
             self.refuse(name, f"dtype {x.dtype}", "an array of numbers", error=TypeError)
         if jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -211,6 +218,6 @@ class Arguments:
             self.refuse(
                 name,
                 f"shape {x.shape}",
-                f"a scalar or {self.lanes}: {self.leader}' shape {self.shape} without time",
+                f"a scalar or {self.lanes}: the shape of {self.leader} without time",
             )
         return jnp.expand_dims(x, self.axis)

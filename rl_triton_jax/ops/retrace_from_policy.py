@@ -102,8 +102,7 @@ def retrace_from_policy(
     next_pi = jax.nn.softmax(next_pi) if is_logits else next_pi
     next_pi, wide_q = _same_type(next_pi, _wide(next_q))
     expectation = jnp.sum(gate(next_pi, wide_q), axis=-1)
-    if jnp.issubdtype(next_q.dtype, jnp.floating):
-        expectation = expectation.astype(next_q.dtype)
+    x.takes_no_part_in_type("next_values")
 
     successor = add_successors(
         x,

@@ -1,0 +1,406 @@
+"""The kernels on a GPU: values, derivatives, determinism, transformations, devices, long windows.
+
+Several processes (`-n 8`) share the GPU; nearly all of the time is compilation.
+"""
+
+import subprocess
+import sys
+import warnings
+from contextlib import nullcontext
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import rl_triton_jax
+from tests import cases, oracles, test_cases
+from tests.inputs import OPTIONS, call, make, precision
+
+pytestmark = pytest.mark.gpu
+
+IMPLEMENTATION = "triton"
+
+# name -> the shape and the time axis of a window of T rows, in ragged tiles
+LAYOUTS = {
+    "TN": lambda T: ((T, 70), 0),
+    "NT": lambda T: ((70, T), 1),
+    "STN": lambda T: ((2, T, 35), 1),
+    "T": lambda T: ((T,), 0),
+}
+LENGTHS = (1, 7, 128, 300, 2500)
+OPTION_SETS = [
+    (op, options) for op, sets in OPTIONS.items() for options in sets if "mask" not in options
+]
+OPS = [op for op in OPTIONS if op != "retrace_from_policy"]
+PLAIN = {op: OPTIONS[op][1] for op in OPS}
+"""One option set of each operation."""
+
+# Largest error, relative to the largest number of the output (or to 1). The short types are
+# computed in float32 and rounded once; rounding errors of T rows add up like a random walk.
+ROUNDING = {"float64": 2e-15, "float32": 1e-6, "bfloat16": 1e-6, "float16": 1e-6}
+STORING = {"float64": 0, "float32": 0, "bfloat16": 2**-8, "float16": 2**-11}
+
+
+def tolerance(dtype, length):
+    return STORING[dtype] + ROUNDING[dtype] * max(2, length / 64) ** 0.5
+
+
+def same(got, expected, length):
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert x.shape == np.shape(y)
+        atol = tolerance(x.dtype.name, length)
+        x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+        scale = np.max(abs(y), initial=1.0, where=np.isfinite(y))
+        np.testing.assert_allclose(x / scale, y / scale, rtol=0, atol=atol)
+
+
+def draw(op, options, layout, length, dtype="float32", seed=7, **kwargs):
+    shape, axis = LAYOUTS[layout](length)
+    rng = np.random.default_rng(seed)
+    return make(op, options, shape, axis, rng=rng, dtype=jnp.dtype(dtype), **kwargs)
+
+
+def traced(arguments):
+    """The arrays and numbers of a call, and its static options."""
+    operands = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray | float)}
+    return operands, {k: x for k, x in arguments.items() if k not in operands}
+
+
+def bind(op, static, implementation=None):
+    """The operation as a function of a dict of operands."""
+    function = getattr(rl_triton_jax, op)
+    implementation = implementation or IMPLEMENTATION
+    return lambda operands: function(**operands, **static, implementation=implementation)
+
+
+def check_values(op, options, layout, length, dtype="float32"):
+    arguments = draw(op, options, layout, length, dtype)
+    expected = getattr(oracles, op)(**arguments)
+    got = call(op, **arguments, implementation=IMPLEMENTATION, dtype=jnp.dtype(dtype), jit=True)
+    assert all(x.dtype == jnp.dtype(dtype) for x in jax.tree.leaves(got))
+    same(got, expected, length)
+
+
+# ------------------------------------------------------------------------------------------------
+# Values and derivatives
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize(("op", "options"), OPTION_SETS)
+def test_option_sets(op, options, length):
+    """The layouts take turns: every option set meets all, and so does every length of an op."""
+    turn = OPTION_SETS.index((op, options)) + LENGTHS.index(length)
+    check_values(op, options, list(LAYOUTS)[turn % len(LAYOUTS)], length)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+@pytest.mark.parametrize("op", OPTIONS)
+def test_types(op, layout, dtype):
+    options = [options for options in OPTIONS[op] if "mask" not in options][-1]
+    check_values(op, options, layout, 50, dtype)
+
+
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+@pytest.mark.parametrize("boundary", ["starts_at", "ends_at"])
+def test_integer_sums_are_exact(layout, boundary):
+    shape, axis = LAYOUTS[layout](300)
+    rng = np.random.default_rng(0)
+    x = rng.integers(-9, 9, shape, np.int32)
+    arguments = dict(terminated=rng.random(shape) < 0.05, boundary=boundary, axis=axis)
+    got = rl_triton_jax.episodic_prefix_sum(x, **arguments, implementation=IMPLEMENTATION)
+    assert got.dtype == jnp.int32
+    np.testing.assert_array_equal(got, oracles.episodic_prefix_sum(x, **arguments))
+
+
+def gradients(function, operands):
+    """By every floating operand, of a sum in which all entries of the outputs weigh differently."""
+
+    def total(moving, still):
+        outputs = jax.tree.leaves(function(still | moving))
+        return sum(jnp.sum(jnp.sin(x + jnp.arange(x.size).reshape(x.shape))) for x in outputs)
+
+    floating = {k for k, x in operands.items() if jnp.issubdtype(jnp.result_type(x), jnp.floating)}
+    moving = {k: operands[k] for k in floating}
+    still = {k: x for k, x in operands.items() if k not in floating}
+    return jax.jit(jax.grad(total))(moving, still)
+
+
+@pytest.mark.parametrize(("op", "options"), OPTION_SETS)
+def test_gradients(op, options):
+    """Against JAX's own derivative of the plain operations in float64."""
+    layout = list(LAYOUTS)[OPTION_SETS.index((op, options)) % len(LAYOUTS)]
+    with jax.enable_x64(True):
+        operands, static = traced(draw(op, options, layout, 40, "float64"))
+        plain = lambda operands: getattr(rl_triton_jax.reference, op)(**operands, **static)
+        same(
+            gradients(bind(op, static), operands),
+            gradients(plain, operands),
+            length=40,
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("op", OPS)
+def test_gradients_in_float32(op, layout):
+    operands, static = traced(draw(op, PLAIN[op], layout, 100))
+    exact = lambda x: np.asarray(x, np.float64) if np.result_type(x).kind == "f" else x
+    with jax.enable_x64(True):
+        plain = lambda operands: getattr(rl_triton_jax.reference, op)(**operands, **static)
+        expected = jax.tree.map(np.asarray, linear_gradients(plain, jax.tree.map(exact, operands)))
+    same(linear_gradients(bind(op, static), operands), expected, length=300)
+
+
+def linear_gradients(function, operands):
+    """The same of a linear sum: the float32 rounding of an output does not move its cotangent."""
+    floating = {k for k, x in operands.items() if jnp.issubdtype(jnp.result_type(x), jnp.floating)}
+    still = {k: x for k, x in operands.items() if k not in floating}
+
+    def total(moving):
+        outputs = jax.tree.leaves(function(still | moving))
+        return sum(jnp.sum(x * jnp.cos(jnp.arange(x.size)).reshape(x.shape)) for x in outputs)
+
+    return jax.jit(jax.grad(total))({k: operands[k] for k in floating})
+
+
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+@pytest.mark.parametrize("op", ["gae", "vtrace", "retrace", "lambda_returns", "discounted_returns"])
+def test_nonfinite_numbers_stay_in_their_episode(op, layout):
+    weights = {"vtrace": " rho clips", "retrace": " trace"}.get(op, "")
+    options = ("" if op == "retrace" else "next ") + "terminated truncated" + weights
+    arguments = draw(op, options, layout, 128)
+    rng = np.random.default_rng(1)
+    for name in {"rewards", "values", "q_values", "next_values"} & arguments.keys():
+        x = np.array(arguments[name])
+        x[rng.random(x.shape) < 0.02] = np.nan
+        x[rng.random(x.shape) < 0.02] = np.inf
+        arguments[name] = x
+    got = call(op, **arguments, implementation=IMPLEMENTATION, dtype=np.float32, jit=True)
+    with np.errstate(invalid="ignore"):
+        expected = getattr(oracles, op)(**arguments)
+    assert any(np.isnan(y).any() and np.isfinite(y).any() for y in jax.tree.leaves(expected))
+    same(got, expected, 128)
+
+
+# ------------------------------------------------------------------------------------------------
+# The cases of bug reports
+# ------------------------------------------------------------------------------------------------
+
+# A sharding case asks for eight CPU devices.
+RUNNABLE = [
+    case_id
+    for case_id, case in cases.CASES.items()
+    if not cases.why_not(case_id, "scan") or case_id == "sum-of-tenths"
+    if not any(tag.startswith("sharding") for tag in case["tags"])
+]
+
+
+@pytest.mark.parametrize("case_id", RUNNABLE)
+def test_case(case_id):
+    masked = any("mask" in x.operands for x in cases.calls(cases.CASES[case_id]))
+    refuses = masked and IMPLEMENTATION == "triton"
+    with pytest.raises(NotImplementedError, match="mask") if refuses else nullcontext():
+        test_cases.test_case(case_id, IMPLEMENTATION)
+
+
+# ------------------------------------------------------------------------------------------------
+# Programs around the kernels
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", ["TN", "NT", "T"])
+@pytest.mark.parametrize("op", OPS)
+def test_repeats_are_bitwise_equal(op, layout):
+    operands, static = traced(draw(op, PLAIN[op], layout, 300))
+    function = bind(op, static)
+
+    @jax.jit
+    def both(operands):
+        return function(operands), gradients(function, operands)
+
+    operands = jax.tree.map(jnp.asarray, operands)
+    first, *others = (
+        [np.asarray(x).tobytes() for x in jax.tree.leaves(both(operands))] for _ in range(20)
+    )
+    assert all(x == first for x in others)
+
+
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+@pytest.mark.parametrize("op", OPS)
+def test_donated_operands(op, layout):
+    arguments = draw(op, PLAIN[op], layout, 128)
+    operands, static = traced(arguments)
+    function = jax.jit(bind(op, static), donate_argnums=0)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        got = function(jax.tree.map(jnp.array, operands))
+    same(got, getattr(oracles, op)(**arguments), 128)
+
+
+def gae_inputs(layout, length=33):
+    operands, static = traced(draw("gae", "bootstrap terminated truncated", layout, length))
+    plain = bind("gae", static, "scan" if IMPLEMENTATION == "triton" else "associative_scan")
+    return operands, bind("gae", static), plain
+
+
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+def test_in_loops(layout):
+    operands, kernel, plain = gae_inputs(layout)
+
+    def scan(gae):
+        def body(values, _):
+            out = gae(operands | {"values": values})
+            return jnp.tanh(out.targets), out.advantages
+
+        return jax.lax.scan(body, jnp.asarray(operands["values"]), None, length=5)
+
+    def while_loop(gae):
+        def body(state):
+            step, values = state
+            return step + 1, jnp.tanh(gae(operands | {"values": values}).targets)
+
+        start = 0, jnp.asarray(operands["values"])
+        return jax.lax.while_loop(lambda state: state[0] < 5, body, start)[1]
+
+    def checkpointed(gae):
+        return jax.grad(
+            lambda values: jnp.sum(
+                jax.lax.scan(
+                    jax.checkpoint(
+                        lambda x, _: (jnp.tanh(gae(operands | {"values": x}).targets), None)
+                    ),
+                    values,
+                    None,
+                    length=3,
+                )[0]
+            )
+        )(jnp.asarray(operands["values"]))
+
+    for loop in (scan, while_loop, checkpointed):
+        got, expected = jax.jit(partial(loop, kernel))(), jax.jit(partial(loop, plain))()
+        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_allclose(x, y, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_vmap_over_seeds(layout):
+    """gamma is not batched, then only gamma is, then each over its own axis."""
+    operands, kernel, plain = gae_inputs(layout)
+    fixed = {k: operands.pop(k) for k in ("gamma", "lambda_")}
+    seeds = {k: np.stack([x, x[::-1], -x if x.dtype != bool else x]) for k, x in operands.items()}
+    gammas = np.float32([0.5, 0.9, 0.99, 1.0])
+    for gae in (kernel, plain):
+        shared = jax.vmap(lambda x: gae(fixed | x))
+        own_gamma = jax.vmap(lambda gamma: gae(operands | fixed | {"gamma": gamma}))
+        both = jax.vmap(
+            jax.vmap(lambda x, gamma: gae(fixed | x | {"gamma": gamma}), (None, 0)), (0, None)
+        )
+        got = jax.jit(shared)(seeds), jax.jit(own_gamma)(gammas), jax.jit(both)(seeds, gammas)
+        if gae is kernel:
+            first = got
+    same(first, got, 33)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("layout", ["TN", "NT", "STN"])
+def test_lanes_over_two_gpus(layout, gradient):
+    devices = jax.devices()[:2]
+    if len(devices) < 2:
+        pytest.skip("needs two GPUs")
+    mesh = jax.make_mesh((2,), ("lanes",), (AxisType.Auto,), devices=devices)
+    operands, kernel, plain = gae_inputs(layout)
+    if layout == "STN":  # 35 lanes do not divide; two seeds do
+        lanes = 0
+    else:
+        lanes = 1 if layout == "TN" else 0
+    rank = operands["rewards"].ndim
+
+    def put(x):
+        spec = [None] * np.ndim(x)
+        if np.ndim(x) == rank:
+            spec[lanes] = "lanes"
+        elif np.ndim(x):
+            spec[0] = "lanes"
+        return jax.device_put(x, NamedSharding(mesh, P(*spec)))
+
+    def run(gae):
+        if not gradient:
+            return gae
+        return jax.grad(lambda x: jnp.sum(jnp.sin(gae(operands | x).targets)))
+
+    moving = ("rewards", "values", "bootstrap_value") if gradient else operands
+    given = {k: operands[k] for k in moving}
+    program = jax.jit(run(kernel)).lower(jax.tree.map(put, given)).compile()
+    assert "all-gather" not in program.as_text()
+    same(program(jax.tree.map(put, given)), jax.jit(run(plain))(given), 33)
+
+
+def test_a_new_gamma_does_not_compile_again():
+    operands, kernel, plain = gae_inputs("TN")
+    function = jax.jit(kernel)
+    for gamma in np.float32([0.9, 0.99, 1.0]):
+        same(function(operands | {"gamma": gamma}), plain(operands | {"gamma": gamma}), 33)
+    assert function._cache_size() == 1
+
+
+# ------------------------------------------------------------------------------------------------
+# Long windows and large arrays
+# ------------------------------------------------------------------------------------------------
+
+LONG = [(op, shape) for op in OPS for shape in ((2**20, 1), (1, 2**20), (70_000, 64), (64, 70_000))]
+
+
+@pytest.mark.parametrize(("op", "shape"), LONG)
+def test_long_windows(op, shape):
+    """Episodes of a thousand rows, so that what crosses blocks matters."""
+    axis = int(np.argmax(shape))
+    rng = np.random.default_rng(0)
+    arguments = make(op, PLAIN[op], shape, axis, rng=rng, end_rate=1e-3)
+    got = call(op, **arguments, implementation=IMPLEMENTATION, dtype=np.float32, jit=True)
+    exact = {
+        k: np.float64(x) if isinstance(x, np.ndarray) and x.dtype == np.float32 else x
+        for k, x in arguments.items()
+    }
+    expected = call(op, **exact, implementation="associative_scan", dtype=np.float64, jit=True)
+    same(got, expected, shape[axis])
+
+
+@pytest.mark.parametrize("time_major", [True, False])
+def test_more_than_2_31_elements(time_major):
+    """Offsets need 64 bits: the last lanes equal those of a small call."""
+    length, lanes, few = 4, 2**29 + 64, 256
+    shape, axis = ((length, lanes), 0) if time_major else ((lanes, length), 1)
+    rewards = jax.jit(
+        lambda: jax.lax.broadcasted_iota(jnp.int32, shape, 1 - axis).astype(jnp.int8)
+    )()
+    rewards = rewards.astype(jnp.bfloat16)
+    function = jax.jit(
+        partial(rl_triton_jax.discounted_returns, gamma=0.5, bootstrap_value=1.0, axis=axis),
+        static_argnames="implementation",
+    )
+    got = function(rewards, implementation=IMPLEMENTATION)
+    for end in (slice(few), slice(-few, None)):
+        part = (slice(None), end) if time_major else (end,)
+        np.testing.assert_array_equal(got[part], function(rewards[part], implementation="scan"))
+
+
+def test_self_check():
+    run = subprocess.run(
+        [sys.executable, "-m", "rl_triton_jax"], capture_output=True, text=True, timeout=500
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_kernels_are_the_default():
+    """None takes them on a GPU, for what they can do."""
+    if IMPLEMENTATION == "triton":
+        operands, static = traced(draw("gae", PLAIN["gae"], "TN", 33))
+        function = partial(rl_triton_jax.gae, **static)
+        with precision(np.float32):
+            text = jax.jit(lambda x: function(**x)).lower(operands).as_text()
+        assert text.count("triton_kernel_call") == 1
