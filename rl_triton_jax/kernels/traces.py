@@ -4,21 +4,26 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.flags import carry, gate, keeps, one
-from rl_triton_jax.kernels.operands import read, write, write_at
+from rl_triton_jax.kernels.operands import has, is_row, read, write, write_at
 
 
 @triton.jit
 def traces_terms(plan: tl.constexpr, x, o: tl.constexpr):
-    return carry(plan, x, o - 1), read(plan, x, "x", o), ()
+    a = carry(plan, x, o - 1)
+    if has(plan, "init"):
+        a = tl.where(is_row(x, o, 0), entry(plan, x, o), a)
+    return a, read(plan, x, "x", o), ()
+
+
+@triton.jit
+def entry(plan: tl.constexpr, x, o: tl.constexpr):
+    """γ λ, with which `init` enters row 0; constant in time where there is an init."""
+    return read(plan, x, "gamma", o) * read(plan, x, "lambda_", o)
 
 
 @triton.jit
 def traces_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
-    return (
-        carry(plan, x, o),
-        read(plan, x, "traces", o),
-        (read(plan, x, "gamma", o) * read(plan, x, "lambda_", o),),
-    )
+    return carry(plan, x, o), read(plan, x, "traces", o), (entry(plan, x, o),)
 
 
 @triton.jit

@@ -127,20 +127,29 @@ def _merge(sizes: Sequence[int], operands: Sequence[Sequence[int]]) -> tuple[Sha
     return tuple(merged), [tuple(part) for part in parts]
 
 
-def layouts(shapes: Sequence[Shape], axis: int) -> tuple[Shape, Shape, tuple[Layout, ...]]:
+ONE_ROW = ("bootstrap_value", "last_terminated", "init")
+"""Operands that belong to no row: they have one, however long time is."""
+
+
+def layouts(
+    shapes: Mapping[str, Shape], axis: int, length: int
+) -> tuple[Shape, Shape, tuple[Layout, ...]]:
     """The merged sizes along outer and inner, and the layout of each operand."""
-    full = [max(sizes) for sizes in zip(*shapes, strict=True)]
-    outer, outers = _merge(full[:axis], [s[:axis] for s in shapes])
-    inner, inners = _merge(full[axis + 1 :], [s[axis + 1 :] for s in shapes])
+    full = [max(sizes) for sizes in zip(*shapes.values(), strict=True)]
+    outer, outers = _merge(full[:axis], [s[:axis] for s in shapes.values()])
+    inner, inners = _merge(full[axis + 1 :], [s[axis + 1 :] for s in shapes.values()])
     found = []
-    for shape, o, i in zip(shapes, outers, inners, strict=True):
+    for (name, shape), o, i in zip(shapes.items(), outers, inners, strict=True):
         sizes = (*o, shape[axis], *i)
-        strides = [math.prod(sizes[k + 1 :]) if size != 1 else 0 for k, size in enumerate(sizes)]
+        strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
+        along = [stride if n != 1 else 0 for stride, n in zip(strides, sizes, strict=True)]
+        # in a window of one row, what is shared along time and what is not look the same
+        has_rows = shape[axis] == length and name not in ONE_ROW
         found.append(
             Layout(
-                outer=tuple(strides[: len(o)]),
-                time=strides[len(o)],
-                inner=tuple(strides[len(o) + 1 :]),
+                outer=tuple(along[: len(o)]),
+                time=strides[len(o)] if has_rows or shape[axis] > 1 else 0,
+                inner=tuple(along[len(o) + 1 :]),
                 rows=shape[axis],
             )
         )
@@ -173,7 +182,7 @@ def make_plan(
     kind, is_vjp = name.removesuffix("_vjp"), name.endswith("_vjp")
     family = FAMILIES[kind]
     length = next(iter(shapes.values()))[axis]
-    outer, inner, found = layouts(list(shapes.values()), axis)
+    outer, inner, found = layouts(shapes, axis, length)
     forward_in_time = family in ("traces", "sum") or (family == "linear" and not options["reverse"])
     rows = tuple(rows for _, rows, _ in results)
     return Plan(

@@ -52,9 +52,6 @@ class Rows:
         mask = operands.get("mask")
         self.counts = None if mask is None else mask != 0
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._operands
-
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -77,18 +74,13 @@ class Rows:
 
     def at(self, row: jax.Array) -> Self:
         """The same operands, seen from one row."""
-        return type(self)(
-            self._operands,
-            length=self.length,
-            axis=self.axis,
-            dtype=self.dtype,
-            options=self.options,
-            solver=self._solver,
-            row=row,
-        )
+        return self._seen(self._operands, row)
 
     def beside(self, operands: Mapping[str, jax.Array]) -> Self:
         """Other operands over the same rows, without mask."""
+        return self._seen(operands, None)
+
+    def _seen(self, operands: Mapping[str, jax.Array], row: jax.Array | None) -> Self:
         return type(self)(
             operands,
             length=self.length,
@@ -96,6 +88,7 @@ class Rows:
             dtype=self.dtype,
             options=self.options,
             solver=self._solver,
+            row=row,
         )
 
     def counted(self, x: jax.Array) -> jax.Array:

@@ -1,0 +1,430 @@
+"""What programs the library is lowered to, for a GPU that is not there and over devices that are.
+
+The first half lowers for CUDA on the CPU, which takes jax's CUDA plugin (no driver) to pack a
+kernel; small tiles keep compilation short. The second half puts the XLA forms where the kernels go,
+so that the CPU's partitioner spreads them over eight devices.
+"""
+
+import importlib.util
+import re
+import zlib
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import rl_triton_jax
+from rl_triton_jax import reference
+from rl_triton_jax.launch import availability
+from rl_triton_jax.primitives import lowering
+from rl_triton_jax.recurrences import gae, linear, retrace, returns, traces, vtrace
+from rl_triton_jax.recurrences.solvers import SOLVERS
+from tests.inputs import OPTIONS, make
+
+PACKAGES = all(map(importlib.util.find_spec, ("triton", "jax_triton")))
+PLUGIN = any(map(importlib.util.find_spec, ("jax_cuda12_plugin", "jax_cuda13_plugin")))
+needs_cuda_plugin = pytest.mark.skipif(
+    not (PACKAGES and PLUGIN), reason="needs triton, jax_triton and jax-cuda13-plugin"
+)
+
+T, N, S = 4, 8, 3
+
+
+def inputs(op="gae", options="bootstrap terminated", shape=(T, N), axis=0):
+    """The arrays and numbers of a call, and the operation as a function of them."""
+    arguments = make(op, options, shape, axis, rng=np.random.default_rng(0))
+    operands = {
+        k: np.float32(x) if isinstance(x, float) else x
+        for k, x in arguments.items()
+        if isinstance(x, np.ndarray | float)
+    }
+    static = {k: x for k, x in arguments.items() if k not in operands}
+    return operands, static
+
+
+def bind(static, op="gae", implementation=None, library=rl_triton_jax):
+    forced = {} if library is reference else {"implementation": implementation}
+    function = partial(getattr(library, op), **static, **forced)
+    return lambda operands: function(**operands)
+
+
+def of_sine(function):
+    def total(moving, still=None):
+        outputs = jax.tree.leaves(function(moving | (still or {})))
+        return sum(jnp.sum(jnp.sin(x)) for x in outputs)
+
+    return total
+
+
+def split(operands, *names):
+    """The named operands, and the others."""
+    return {k: operands[k] for k in names}, {k: operands[k] for k in operands if k not in names}
+
+
+# ------------------------------------------------------------------------------------------------
+# Lowered for CUDA
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    from rl_triton_jax.launch import configs
+    from rl_triton_jax.launch import triton as launch
+
+    def choose(plan):
+        if plan.columns:
+            programs = plan.outer_size * -(-plan.lanes // 8)
+            return configs.Config("columns", (("S", 2), ("WT", 2), ("BN", 8)), programs, 1)
+        return configs.Config("rows", (("BT", 4), ("BN", 8)), -(-plan.outer_size // 8), 1)
+
+    monkeypatch.setattr(launch, "choose", choose)
+
+
+for_cuda = pytest.mark.usefixtures("small_tiles")
+
+
+def lower(function, *args, **options):
+    return jax.jit(function, **options).trace(*args).lower(lowering_platforms=("cuda",))
+
+
+def kernels(lowered):
+    return len(re.findall(r"custom_call @triton_kernel_call", lowered.as_text()))
+
+
+def payloads(lowered):
+    """What each launch is given: the serialised kernel, its PTX included."""
+    found = []
+
+    def visit(op):
+        if "triton_kernel_call" in str(op.attributes.get("call_target_name", "")):
+            attributes = op.attributes["mhlo.backend_config"]
+            found.append(zlib.decompress(attributes["opaque"].value_bytes))
+        return ir.WalkResult.ADVANCE
+
+    from jax.extend.mlir import ir
+
+    lowered.compiler_ir().operation.walk(visit)
+    return found
+
+
+def scan(function, operands):
+    def body(values, _):
+        return jnp.tanh(jax.tree.leaves(function(operands | {"values": values}))[0]), None
+
+    return jax.lax.scan(body, operands["values"], None, length=3)[0]
+
+
+DATA = ("rewards", "values", "bootstrap_value")
+TRANSFORMED = {
+    "jit": (1, lambda f, x: f(x)),
+    "vmap": (
+        1,
+        lambda f, x: jax.vmap(lambda r: f(x | {"rewards": r}))(jnp.stack([x["rewards"]] * 2)),
+    ),
+    "vmap over gamma": (1, lambda f, x: jax.vmap(lambda g: f(x | {"gamma": g}))(jnp.ones(3))),
+    "jvp": (
+        2,
+        lambda f, x: jax.jvp(lambda d: f(x | d), (split(x, *DATA)[0],), (split(x, *DATA)[0],)),
+    ),
+    "grad": (2, lambda f, x: jax.grad(of_sine(f))(*split(x, *DATA))),
+    "value and grad": (2, lambda f, x: jax.value_and_grad(of_sine(f))(*split(x, *DATA))),
+    "vmap of grad": (
+        2,
+        lambda f, x: jax.vmap(
+            lambda r: jax.grad(of_sine(f))({"rewards": r}, split(x, "rewards")[1])
+        )(jnp.stack([x["rewards"]] * 2)),
+    ),
+    "scan": (1, scan),
+    "grad of scan": (
+        2,
+        lambda f, x: jax.grad(lambda v: jnp.sum(scan(f, x | {"values": v})))(x["values"]),
+    ),
+    "grad of checkpoint in scan": (
+        3,
+        lambda f, x: jax.grad(lambda v: jnp.sum(scan(jax.checkpoint(f), x | {"values": v})))(
+            x["values"]
+        ),
+    ),
+}
+
+
+@needs_cuda_plugin
+@for_cuda
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_number_of_kernels(name):
+    count, transform = TRANSFORMED[name]
+    operands, static = inputs()
+    function = bind(static)
+    assert kernels(lower(lambda x: transform(function, x), operands)) == count
+
+
+@needs_cuda_plugin
+@for_cuda
+@pytest.mark.parametrize("op", [op for op in OPTIONS if op != "retrace_from_policy"])
+def test_every_operation_and_its_derivative_is_a_kernel(op):
+    operands, static = inputs(op, OPTIONS[op][1])
+    first = {"linear_recurrence": "b"}.get(op, "x" if "x" in operands else "rewards")
+    lowered = lower(jax.grad(of_sine(bind(static, op))), *split(operands, first))
+    assert kernels(lowered) == 2
+
+
+MOVES = re.compile(
+    r"stablehlo\.(transpose|pad|broadcast_in_dim|concatenate|slice|reverse|gather)\b.*tensor<([\dx]+)x\w+>$"
+)
+
+
+def moved(lowered, size):
+    """Operations that only move data, whose result has at least so many elements."""
+    lines = map(str.rstrip, lowered.as_text().splitlines())
+    found = filter(None, map(MOVES.search, lines))
+    return [x[0] for x in found if np.prod([int(n) for n in x[2].split("x")]) >= size]
+
+
+@needs_cuda_plugin
+@for_cuda
+@pytest.mark.parametrize(
+    ("shape", "axis", "options"),
+    [
+        ((T, N), 0, "bootstrap terminated truncated"),
+        ((N, T), 1, "bootstrap terminated truncated"),
+        ((T, N), 0, "longer_values soft_terminated gamma_lane"),
+        ((N, T), 1, "next terminated gamma_time lambda_row"),
+        ((T, N), 0, "bootstrap terminated last"),
+    ],
+)
+def test_operands_are_not_copied(shape, axis, options):
+    operands, static = inputs("gae", options, shape, axis)
+    assert moved(lower(bind(static), operands), T * N) == []
+    assert (
+        moved(
+            lower(jax.vmap(bind(static)), jax.tree.map(lambda x: np.stack([x] * S), operands)),
+            T * N,
+        )
+        == []
+    )
+    shared, batched = split(operands, *(k for k in operands if k not in DATA))
+    batched = jax.tree.map(lambda x: np.stack([x] * S), batched)
+    seeds = lower(lambda x, y: jax.vmap(lambda x: bind(static)(x | y))(x), batched, shared)
+    assert moved(seeds, T * N) == []
+    assert kernels(seeds) == 1
+
+
+@needs_cuda_plugin
+@for_cuda
+def test_gamma_is_an_operand():
+    """Not a constant of the kernel: another value reuses it."""
+    operands, static = inputs()
+    gamma = {0.9, 0.99}
+    constants = [lower(lambda x, g=g: bind(static)(x | {"gamma": g}), operands) for g in gamma]
+    assert payloads(constants[0]) == payloads(constants[1])
+    function = jax.jit(bind(static, implementation="scan"))
+    for g in gamma:
+        function(operands | {"gamma": np.float32(g)})
+    assert function._cache_size() == 1
+
+
+@needs_cuda_plugin
+@for_cuda
+@pytest.mark.parametrize(
+    ("capability", "version"), [(80, "8.0"), (90, "8.0"), (100, "8.6"), (120, "8.7")]
+)
+def test_ptx_version(capability, version, monkeypatch):
+    """The lowest that the architecture takes: an older CUDA toolchain rejects Triton's own."""
+    monkeypatch.setattr(availability, "compute_capability", lambda: capability)
+    operands, static = inputs()
+    (payload,) = payloads(lower(bind(static), operands))
+    assert re.findall(rb"\.version (\d+\.\d+)", payload) == [version.encode()]
+    assert re.search(rb"\.target sm_(\d+)", payload)[1] == str(capability).encode()
+
+
+@needs_cuda_plugin
+@for_cuda
+def test_lanes_over_devices():
+    mesh = jax.make_mesh((8,), ("lanes",), (AxisType.Auto,))
+    operands, static = inputs()
+    shardings = jax.tree.map(
+        lambda x: NamedSharding(mesh, P(*(None, "lanes")[2 - x.ndim :])), operands
+    )
+    text = lower(bind(static), operands, in_shardings=(shardings,)).as_text()
+    assert "CustomSPMDPartitioning" in text
+    assert "sdy.sharding_rule" in text
+
+
+@needs_cuda_plugin
+@for_cuda
+def test_shard_map_launches_on_its_own_lanes():
+    mesh = jax.make_mesh((8,), ("lanes",), (AxisType.Auto,))
+    operands, static = inputs()
+    specs = jax.tree.map(lambda x: P(*(None, "lanes")[2 - x.ndim :]), operands)
+    mapped = jax.shard_map(bind(static), mesh=mesh, in_specs=(specs,), out_specs=P(None, "lanes"))
+    (line,) = re.findall(r"custom_call @triton_kernel_call.*", lower(mapped, operands).as_text())
+    assert f"tensor<{T}x1xf32>" in line and f"tensor<{T}x{N}xf32>" not in line
+
+
+# ------------------------------------------------------------------------------------------------
+# Where there is no kernel
+# ------------------------------------------------------------------------------------------------
+
+
+def test_no_kernel_on_a_cpu():
+    """Asking for one fails when the program is lowered, since only then is the platform known."""
+    operands, static = inputs()
+    traced = jax.jit(bind(static, implementation="triton")).trace(operands)
+    with pytest.raises(
+        NotImplementedError, match=r"gae: .*run on GPUs, and this is lowered for cpu"
+    ):
+        traced.lower()
+
+
+@pytest.mark.parametrize(
+    ("options", "capability", "package", "reason"),
+    [
+        ("bootstrap terminated mask", 90, None, "no kernel for masked rows"),
+        ("bootstrap", 75, None, "compute capability, 75, is below 80"),
+        ("bootstrap", 90, "triton is not installed", "triton is not installed"),
+    ],
+)
+def test_no_kernel_on_a_gpu(options, capability, package, reason, monkeypatch):
+    """None falls back."""
+    monkeypatch.setattr(availability, "compute_capability", lambda: capability)
+    monkeypatch.setattr(availability, "missing_package", lambda: package)
+    operands, static = inputs("gae", options)
+    with pytest.raises(NotImplementedError, match=reason):
+        lower(bind(static, implementation="triton"), operands)
+    assert kernels(lower(bind(static), operands)) == 0
+
+
+# ------------------------------------------------------------------------------------------------
+# Spread over eight devices, on a CPU
+# ------------------------------------------------------------------------------------------------
+
+LANES = 16
+
+
+@pytest.fixture
+def local_shapes(monkeypatch):
+    """Has the XLA forms run where a GPU would have kernels; lists the shapes that they see."""
+    launch = pytest.importorskip("rl_triton_jax.launch.triton")
+    modules = (gae, linear, retrace, returns, traces, vtrace)
+    recurrences = {k: f for module in modules for k, f in vars(module).items() if callable(f)}
+    shapes = []
+
+    def call(name, operands, *, compute_capability, **params):
+        shapes.append(next(iter(operands.values())).shape)
+        arrays, names = operands.values(), tuple(operands)
+        return lowering.evaluate(
+            recurrences[name], SOLVERS["scan"], *arrays, operands=names, **params
+        )
+
+    monkeypatch.setattr(launch, "call", call)
+    monkeypatch.setattr(availability, "why_not", lambda operands, platform: None)
+    yield shapes
+    jax.clear_caches()
+
+
+ENV = {"env": 8}
+SEED_ENV = {"seed": 2, "env": 4}
+
+
+def put(operands, axes, kind=AxisType.Auto, seeds=False, replicated=()):
+    """Lanes over env; a leading axis of seeds, where there is one, over seed."""
+    mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), (kind,) * len(axes))
+
+    def spec(name, x):
+        seeded = ("seed",) if seeds and name in seeds else ()
+        rank = x.ndim - len(seeded)
+        lanes = (None, "env")[2 - rank :] if name not in replicated else ()
+        return P(*seeded, *lanes)
+
+    return {k: jax.device_put(x, NamedSharding(mesh, spec(k, x))) for k, x in operands.items()}
+
+
+def grad_of(*names, loss=of_sine):
+    return lambda f, x: jax.grad(loss(f))(*split(x, *names))
+
+
+def of_sum(function):
+    return lambda moving, still: jnp.sum(function(moving | still)[0])
+
+
+def over_seeds(*names):
+    return lambda f, x: jax.vmap(f, ({k: 0 if k in names else None for k in x},))(x)
+
+
+def grad_over_seeds(*names):
+    def transform(f, x):
+        moving, still = split(x, *names)
+        return jax.vmap(lambda moving: jax.grad(of_sine(f))(moving, still))(moving)
+
+    return transform
+
+
+ALL = ("rewards", "values", "bootstrap_value", "terminated")
+# name -> axes of the mesh, operands with seeds, operands on every device, transformation
+SPREAD = {
+    "forward": (ENV, (), (), lambda f, x: f(x)),
+    "replicated bootstrap and flags": (
+        ENV,
+        (),
+        ("bootstrap_value", "terminated"),
+        lambda f, x: f(x),
+    ),
+    "grad": (ENV, (), (), grad_of(*DATA)),
+    "grad by coefficients": (ENV, (), (), grad_of("gamma", "lambda_")),
+    "grad of a plain sum": (ENV, (), (), grad_of("rewards", "values", loss=of_sum)),
+    "grad of checkpoint in scan": (ENV, (), (), TRANSFORMED["grad of checkpoint in scan"][1]),
+    "seeds": (SEED_ENV, ALL, (), over_seeds(*ALL)),
+    "seeds with their own gamma": (SEED_ENV, (*ALL, "gamma"), (), over_seeds(*ALL, "gamma")),
+    "grad of seeds with shared flags": (SEED_ENV, DATA, (), grad_over_seeds(*DATA)),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_spread(name, local_shapes):
+    axes, seeds, replicated, transform = SPREAD[name]
+    operands, static = inputs(shape=(T, LANES))
+    batched = {k: np.stack([x, 0.9 * x, x, x]).astype(x.dtype) for k, x in operands.items()}
+    operands |= {k: batched[k] for k in seeds}
+    placed = put(operands, axes, seeds=seeds, replicated=replicated)
+    function = bind(static, implementation="triton")
+    program = jax.jit(lambda x: transform(function, x)).lower(placed).compile()
+    assert "all-gather" not in program.as_text()
+    assert local_shapes[-1][-1] == LANES // axes["env"]
+    if seeds:
+        assert local_shapes[-1][0] == 4 // axes["seed"]
+    plain = bind(static, library=reference)
+    same(program(placed), jax.jit(lambda x: transform(plain, x))(operands))
+
+
+def same(got, expected):
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        scale = np.max(abs(y), initial=1.0)
+        np.testing.assert_allclose(x / scale, y / scale, rtol=0, atol=2e-6)
+
+
+def test_explicit_mesh(local_shapes):
+    operands, static = inputs(shape=(T, LANES))
+    placed = put(operands, ENV, AxisType.Explicit)
+    function = bind(static, implementation="triton")
+    with jax.set_mesh(placed["rewards"].sharding.mesh):
+        program = jax.jit(lambda x: (function(x), grad_of(*DATA, "gamma")(function, x)))
+        text, got = program.lower(placed).compile().as_text(), program(placed)
+    assert "all-gather" not in text
+    assert local_shapes[-1][-1] == LANES // 8
+    plain = bind(static, library=reference)
+    same(jax.device_get(got), (plain(operands), grad_of(*DATA, "gamma")(plain, operands)))
+
+
+def test_shard_map(local_shapes):
+    operands, static = inputs(shape=(T, LANES))
+    mesh = jax.make_mesh((8,), ("env",), (AxisType.Auto,))
+    specs = jax.tree.map(lambda x: P(*(None, "env")[2 - x.ndim :]), operands)
+    function = bind(static, implementation="triton")
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=(specs,), out_specs=P(None, "env"))
+    got = jax.jit(lambda x: grad_of("values", "gamma")(mapped, x))(operands)
+    assert set(local_shapes) == {(T, LANES // 8)}
+    same(got, grad_of("values", "gamma")(bind(static, library=reference), operands))
