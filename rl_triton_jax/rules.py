@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.interpreters import ad, mlir
-from jax.sharding import AbstractMesh, ManualAxisType, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, ManualAxisType, NamedSharding, PartitionSpec
 
 
 def same_varying(*arrays: jax.Array) -> list[jax.Array]:
@@ -76,7 +76,10 @@ def unbroadcast(x: jax.Array, to: ShapedArray) -> jax.Array:
     pairs = enumerate(zip(x.shape, to.shape, strict=True))
     axes = tuple(i for i, (have, want) in pairs if have != want)
     x = jnp.sum(x, axes, keepdims=True) if axes else x
-    return x if jax.typeof(x).sharding == to.sharding else jax.sharding.reshard(x, to.sharding)
+    explicit = AxisType.Explicit in to.sharding.mesh.axis_types
+    if explicit and jax.typeof(x).sharding != to.sharding:
+        return jax.sharding.reshard(x, to.sharding)
+    return x
 
 
 def lower_as(fun: Callable) -> Callable:

@@ -57,8 +57,7 @@ def count(things):
 def spread(n, sizes: tl.constexpr, strides: tl.constexpr):
     """The offset of index n over axes of these sizes, the last one fastest."""
     offset = 0
-    for i in tl.static_range(count(sizes)):
-        axis: tl.constexpr = count(sizes) - 1 - i
+    for axis in tl.static_range(count(sizes) - 1, -1, -1):
         if strides[axis] != 0:
             if axis == 0:
                 offset += n * strides[axis]

@@ -64,7 +64,8 @@ class Rows:
             return x
         if self._row is not None:
             return lax.dynamic_slice_in_dim(x, self._row, 1, self.axis)
-        x = lax.slice_in_dim(x, 0, self.length, axis=self.axis)  # values may hold a row more
+        if x.shape[self.axis] > self.length:  # values may hold a row more
+            x = lax.slice_in_dim(x, 0, self.length, axis=self.axis)
         return self.counted(x)
 
     def beyond(self, name: str) -> jax.Array:
@@ -138,27 +139,30 @@ class Rows:
 
     def is_last(self) -> jax.Array:
         """True in the last row that counts."""
-        if self._row is not None:
-            return jnp.reshape(self._row == self.length - 1, (1,) * len(self.shape))
         counts = self.counts
         if counts is None:
-            shape = with_time((1,) * len(self.shape), self.axis, self.length)
-            return lax.broadcasted_iota(jnp.int32, shape, self.axis) == self.length - 1
+            return self._is_row(self.length - 1)
         return self.next(lambda x: counts.astype(x.dtype)) == 0
 
+    def _is_row(self, row: int) -> jax.Array:
+        shape = (1,) * len(self.shape)
+        if self._row is not None:
+            return jnp.reshape(self._row == row, shape)
+        return (
+            lax.broadcasted_iota(jnp.int32, with_time(shape, self.axis, self.length), self.axis)
+            == row
+        )
+
     def _shift(self, what, edge, *, forward: bool) -> jax.Array:
+        at_edge = self._is_row(self.length - 1 if forward else 0)
         if self._row is not None:
             x = what(self.at(self._row + 1 if forward else self._row - 1))
-            at_edge = self._row == (self.length - 1 if forward else 0)
-            return jnp.where(at_edge, jnp.zeros_like(x) if edge is None else edge, x)
-        x = self._carried(self.every_row(what(self)), reverse=forward, init=edge)
-        if edge is None:
-            edge = jnp.zeros_like(lax.slice_in_dim(x, 0, 1, axis=self.axis))
-        rest = lax.slice_in_dim(x, int(forward), self.length - 1 + int(forward), axis=self.axis)
-        lanes = jnp.broadcast_shapes(with_time(x.shape, self.axis, 1), edge.shape)
-        edge = jnp.broadcast_to(edge, lanes)
-        rest = jnp.broadcast_to(rest, with_time(lanes, self.axis, self.length - 1))
-        return lax.concatenate([rest, edge] if forward else [edge, rest], self.axis)
+        else:
+            x = self._carried(self.every_row(what(self)), reverse=forward, init=edge)
+            cut = 1 if forward else self.length - 1  # the row that wraps around is replaced
+            early, late = lax.split(x, (cut, self.length - cut), axis=self.axis)
+            x = lax.concatenate([late, early], self.axis)
+        return jnp.where(at_edge, jnp.zeros_like(x) if edge is None else edge, x)
 
     def _carried(self, x: jax.Array, *, reverse: bool, init: jax.Array | None = None) -> jax.Array:
         """Fills rows that do not count with the nearest one before, in the direction of travel."""

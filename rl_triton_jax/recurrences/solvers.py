@@ -17,6 +17,9 @@ def _then(first, second):
 def associative(x: Rows, terms: Terms, init: jax.Array | None, reverse: bool) -> jax.Array:
     """A parallel scan over time: `jax.lax.associative_scan` of affine maps."""
     a, b = (x.every_row(y) for y in terms(x))
+    b = jnp.broadcast_to(
+        b, jnp.broadcast_shapes(a.shape, b.shape)
+    )  # a may stay shared, b becomes h
     a, b = lax.associative_scan(_then, (a, b), reverse=reverse, axis=x.axis)
     h = b if init is None else b + gate(a, init)
     return jnp.broadcast_to(h, x.shape)

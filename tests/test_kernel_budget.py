@@ -1,0 +1,232 @@
+"""What the compiler makes of the kernels: registers, memory, code size, loads; no GPU needed.
+
+`python -m tests.test_kernel_budget` prints the lines of `BUDGETS` anew, with a quarter more than it
+sees. Do that after a change that is meant to cost more, and look at what it costs.
+"""
+
+import importlib.util
+import math
+import re
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import rl_triton_jax
+from rl_triton_jax.launch import availability
+
+pytestmark = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("triton", "jax_triton"))),
+    reason="needs triton and jax_triton",
+)
+
+T, N = 128, 4096
+
+# operation -> the floating operands with every row (the derivative's are these), with one, options
+CALLS = {
+    "gae": ("rewards values", "bootstrap_value", dict(gamma=0.99, lambda_=0.95)),
+    "vtrace": ("rewards values log_rho", "bootstrap_value", dict(gamma=0.99)),
+    "retrace": ("rewards q_values next_values log_rho", "", dict(gamma=0.99)),
+    "lambda_returns": ("rewards next_values", "", dict(gamma=0.99, lambda_=0.95)),
+    "discounted_returns": ("rewards", "bootstrap_value", dict(gamma=0.99)),
+    "eligibility_traces": ("x", "init", dict(gamma=0.99, lambda_=0.95)),
+    "episodic_prefix_sum": ("x", "init", {}),
+    "linear_recurrence": ("a b", "init", {}),
+}
+FLAGLESS = {"linear_recurrence"}
+COEFFICIENTS = {"log_rho", "a"}
+
+# kernel -> loads beyond one a row of every operand that has rows (a neighbour's row, operands that
+# are shared along time); and, where time is contiguous, 128-bit loads: one for each operand of
+# numbers that is read at its own row.
+LOADS = {
+    "gae": (4, 2),
+    "gae_vjp": (3, 2),
+    "vtrace": (7, 3),
+    "vtrace_vjp": (8, 3),
+    "retrace": (2, 3),
+    "retrace_vjp": (3, 2),
+    "lambda_returns": (2, 2),
+    "lambda_returns_vjp": (3, 1),
+    "discounted_returns": (2, 1),
+    "discounted_returns_vjp": (2, 1),
+    "eligibility_traces": (3, 1),
+    "eligibility_traces_vjp": (2, 1),
+    "episodic_prefix_sum": (1, 1),
+    "episodic_prefix_sum_vjp": (0, 1),
+    "linear_recurrence": (1, 2),
+    "linear_recurrence_vjp": (1, 2),
+}
+
+STEPS = {"registers": 8, "shared": 1024, "ptx": 50}
+"""What a thread and a program take at most, and how many lines of PTX; to what they are rounded."""
+
+BUDGETS = {
+    ("gae", "columns"): {"registers": 64, "shared": 3072, "ptx": 1800},
+    ("gae_vjp", "columns"): {"registers": 72, "shared": 3072, "ptx": 2000},
+    ("gae", "rows"): {"registers": 48, "shared": 0, "ptx": 1450},
+    ("gae_vjp", "rows"): {"registers": 56, "shared": 3072, "ptx": 1450},
+    ("vtrace", "columns"): {"registers": 112, "shared": 3072, "ptx": 2900},
+    ("vtrace_vjp", "columns"): {"registers": 104, "shared": 3072, "ptx": 3050},
+    ("vtrace", "rows"): {"registers": 64, "shared": 0, "ptx": 1950},
+    ("vtrace_vjp", "rows"): {"registers": 64, "shared": 3072, "ptx": 2100},
+    ("retrace", "columns"): {"registers": 64, "shared": 3072, "ptx": 2000},
+    ("retrace_vjp", "columns"): {"registers": 72, "shared": 3072, "ptx": 2050},
+    ("retrace", "rows"): {"registers": 48, "shared": 0, "ptx": 1450},
+    ("retrace_vjp", "rows"): {"registers": 40, "shared": 0, "ptx": 1350},
+    ("lambda_returns", "columns"): {"registers": 56, "shared": 3072, "ptx": 1750},
+    ("lambda_returns_vjp", "columns"): {"registers": 72, "shared": 3072, "ptx": 1850},
+    ("lambda_returns", "rows"): {"registers": 40, "shared": 0, "ptx": 1300},
+    ("lambda_returns_vjp", "rows"): {"registers": 48, "shared": 0, "ptx": 1250},
+    ("discounted_returns", "columns"): {"registers": 48, "shared": 3072, "ptx": 1600},
+    ("discounted_returns_vjp", "columns"): {"registers": 56, "shared": 3072, "ptx": 1700},
+    ("discounted_returns", "rows"): {"registers": 40, "shared": 0, "ptx": 1300},
+    ("discounted_returns_vjp", "rows"): {"registers": 48, "shared": 3072, "ptx": 1250},
+    ("eligibility_traces", "columns"): {"registers": 48, "shared": 3072, "ptx": 1450},
+    ("eligibility_traces_vjp", "columns"): {"registers": 48, "shared": 3072, "ptx": 1500},
+    ("eligibility_traces", "rows"): {"registers": 40, "shared": 0, "ptx": 1100},
+    ("eligibility_traces_vjp", "rows"): {"registers": 48, "shared": 3072, "ptx": 1250},
+    ("episodic_prefix_sum", "columns"): {"registers": 40, "shared": 3072, "ptx": 1350},
+    ("episodic_prefix_sum_vjp", "columns"): {"registers": 40, "shared": 3072, "ptx": 1350},
+    ("episodic_prefix_sum", "rows"): {"registers": 40, "shared": 0, "ptx": 1000},
+    ("episodic_prefix_sum_vjp", "rows"): {"registers": 40, "shared": 3072, "ptx": 1150},
+    ("linear_recurrence", "columns"): {"registers": 48, "shared": 3072, "ptx": 1250},
+    ("linear_recurrence_vjp", "columns"): {"registers": 56, "shared": 3072, "ptx": 1350},
+    ("linear_recurrence", "rows"): {"registers": 40, "shared": 0, "ptx": 950},
+    ("linear_recurrence_vjp", "rows"): {"registers": 40, "shared": 3072, "ptx": 1200},
+}
+
+
+def launches(op, columns, capability):
+    """What the forward and the backward kernel are launched with, by name."""
+    from rl_triton_jax.launch import triton as launch
+
+    shape = (T, N) if columns else (N, T)
+    full, single, options = CALLS[op]
+    x = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name in full.split()}
+    x |= {name: jax.ShapeDtypeStruct((N,), jnp.float32) for name in single.split()}
+    moving = {name: x.pop(name) for name in list(x) if name not in COEFFICIENTS}
+    if op not in FLAGLESS:
+        x["terminated"] = jax.ShapeDtypeStruct(shape, bool)
+    found = {}
+
+    def triton_call(operands, *, name, out_type, **params):
+        found[name.removeprefix("rl_triton_")] = params | {
+            "types": [x.dtype for x in operands],
+            "out_types": [x.dtype for x in out_type],
+        }
+        return [jnp.zeros(x.shape, x.dtype) for x in out_type]
+
+    def total(moving, still):
+        outputs = getattr(rl_triton_jax, op)(
+            **moving, **still, **options, axis=1 - columns, implementation="triton"
+        )
+        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(outputs))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launch.jax_triton, "triton_call", triton_call)
+        patch.setattr(availability, "compute_capability", lambda: capability)
+        jax.jit(jax.grad(total)).trace(moving, x).lower(lowering_platforms=("cuda",))
+    return found
+
+
+POINTERS = {"float32": "*fp32", "bool": "*i1"}
+
+
+def compiled(kernel, types, out_types, backend_options, compute_capability, plan, **constants):
+    """As jax_triton compiles it: pointers are aligned, as JAX's buffers are."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    constants.pop("grid")
+    constants["plan"] = plan
+    aligned = [["tt.divisibility", 16]]
+    signature = {"operands": tuple(POINTERS[x.name] for x in types)}
+    signature |= {f"r{i}": POINTERS[x.name] for i, x in enumerate(out_types)}
+    signature |= dict.fromkeys(constants, "constexpr")
+    attributes = {(0, i): aligned for i in range(len(types))}
+    attributes |= {(1 + i,): aligned for i in range(len(out_types))}
+    order = {name: signature[name] for name in kernel.arg_names}
+    source = ASTSource(kernel, order, constants, attributes)
+    target = GPUTarget("cuda", compute_capability, 32)
+    return triton.compile(source, target=target, options=backend_options)
+
+
+def resources(cubin):
+    import triton
+
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        text = subprocess.run(
+            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
+        ).stdout
+    return {name: int(n) for name, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
+
+
+@cache
+def seen(op, columns, capability=90):
+    """kernel -> what it takes, and what it loads."""
+    found = {}
+    for name, params in launches(op, columns, capability).items():
+        result = compiled(**params)
+        ptx, ir = result.asm["ptx"], result.asm["ttgir"]
+        usage = resources(result.asm["cubin"])
+        found[name] = {
+            "registers": usage["REG"],
+            "stack": usage["STACK"] + usage.get("LOCAL", 0),
+            "shared": result.metadata.shared,
+            "ptx": len(ptx.splitlines()),
+            "loads": ir.count("tt.load"),
+            "wide": len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)),
+            "fold": params.get("S", 1),
+            "full": sum(layout.time != 0 for layout in params["plan"].layouts),
+        }
+    return found
+
+
+def layout(columns):
+    return "columns" if columns else "rows"
+
+
+def check(op, columns, capability=90):
+    for kernel, x in seen(op, columns, capability).items():
+        assert x["stack"] == 0, f"{kernel} spills"
+        for name, most in BUDGETS[kernel, layout(columns)].items():
+            assert x[name] <= most, f"{kernel}: {x[name]} {name}, at most {most}"
+        extra, wide = LOADS[kernel]
+        assert x["loads"] == x["fold"] * x["full"] + extra, kernel
+        assert columns or x["wide"] >= wide, kernel
+
+
+@pytest.mark.parametrize("columns", [True, False], ids=layout)
+@pytest.mark.parametrize("op", CALLS)
+def test_hopper(op, columns):
+    check(op, columns)
+
+
+# The others differ by their assembler alone, so one operation will do.
+@pytest.mark.parametrize("columns", [True, False], ids=layout)
+@pytest.mark.parametrize("capability", [80, 100])
+def test_ampere_and_blackwell(capability, columns):
+    check("gae", columns, capability)
+
+
+def main():
+    for op in CALLS:
+        for columns in (True, False):
+            for kernel, x in seen(op, columns).items():
+                budget = {
+                    name: step * math.ceil(1.25 * x[name] / step) for name, step in STEPS.items()
+                }
+                print(f"    {(kernel, layout(columns))}: {budget},".replace("'", '"'))
+
+
+if __name__ == "__main__":
+    main()
