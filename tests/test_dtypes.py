@@ -1,12 +1,24 @@
 """Types: data decide the result's, nothing else does, sums are kept in float32, edges are empty."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import rl_triton_jax
-from tests.transforms import CASES, DATA, OPERATIONS, arguments, both, floats, operation, oracle
+from tests.transforms import (
+    CASES,
+    DATA,
+    OPERATIONS,
+    QUICKLY,
+    arguments,
+    both,
+    floats,
+    operation,
+    oracle,
+)
 
 SHORT = (jnp.bfloat16, jnp.float16)
 FLOATS = (jnp.float32, *SHORT, jnp.float64)
@@ -84,22 +96,22 @@ def test_integers_become_the_default_float():
             assert types(operation("gae")(jax.tree.map(np.asarray, args))) == {jnp.dtype(expected)}
 
 
+@pytest.mark.parametrize("zero", [0.0, 0])
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_python_scalars_take_the_type_of_the_arrays(dtype):
+def test_python_scalars_take_the_type_of_the_arrays(dtype, zero):
     with precision(dtype):
         x = jnp.ones(3, dtype)
-        a, b = (rl_triton_jax.gae, x, x), (rl_triton_jax.discounted_returns, x)
-        for zero in (0.0, 0):
-            for op, *arrays in (a, b):
-                assert types(op(*arrays, gamma=0.9, bootstrap_value=zero, **_lambda(op))) == {dtype}
-            traces = rl_triton_jax.eligibility_traces(x, gamma=1, lambda_=0.5, init=zero)
-            sums = rl_triton_jax.episodic_prefix_sum(x, init=zero)
-            states = rl_triton_jax.linear_recurrence(0.5, x, zero)
-            assert types((traces, sums, states)) == {dtype}
-
-
-def _lambda(op):
-    return {"lambda_": 0.9} if op is rl_triton_jax.gae else {}
+        after, before = {"bootstrap_value": zero, "gamma": 1}, {"gamma": 1, "init": zero}
+        results = (
+            rl_triton_jax.gae(x, x, lambda_=0.5, **after),
+            rl_triton_jax.vtrace(x, x, rho=1.0, **after),
+            rl_triton_jax.lambda_returns(x, x, lambda_=0.5, **after),
+            rl_triton_jax.discounted_returns(x, **after),
+            rl_triton_jax.eligibility_traces(x, lambda_=0.5, **before),
+            rl_triton_jax.episodic_prefix_sum(x, init=zero),
+            rl_triton_jax.linear_recurrence(0.5, x, zero),
+        )
+        assert types(results) == {jnp.dtype(dtype)}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -236,6 +248,17 @@ def test_bools_are_counted():
 # --- edges of shapes ---
 
 
+def quickly(op, args):
+    """Value and gradient."""
+    return jax.jit(functools.partial(both, op), compiler_options=QUICKLY)(args)
+
+
+def same(got, want):
+    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
+
+
 def cut(args, length, lanes):
     """The first rows and lanes."""
     rows = args["rewards" if "rewards" in args else "x" if "x" in args else "b"].shape[0]
@@ -262,11 +285,10 @@ def test_empty_arrays(case, shape):
 def test_one_row_and_one_lane(case, shape, implementation):
     with precision(jnp.float64):
         args = cut(arguments(case), *shape)
-        got = jax.jit(lambda args: both(operation(case, implementation), args))(args)
-        same(got, jax.jit(lambda args: both(oracle(case), args))(args))
+        same(quickly(operation(case, implementation), args), quickly(oracle(case), args))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", OPERATIONS)
 def test_five_axes(case):
     """Time in the middle of four axes of lanes."""
     with precision(jnp.float64):
@@ -282,24 +304,16 @@ def test_five_axes(case):
             out = operation(case).with_options(axis=2)(folded)
             return jax.tree.map(lambda x: jnp.moveaxis(x, 2, 0).reshape(-1, 16), out)
 
-        got = jax.jit(lambda args: both(op, args))(args)
-        same(got, jax.jit(lambda args: both(oracle(case), args))(args))
+        same(quickly(op, args), quickly(oracle(case), args))
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", OPERATIONS)
 def test_one_axis(case):
     """A single trajectory is the first of several."""
     with precision(jnp.float64):
         args = cut(arguments(case), 5, 1)
         flat = {n: x.reshape(-1) if x.ndim == 2 else x.reshape(()) for n, x in args.items()}
-        (out, gradients), (several, expected) = (
-            jax.jit(lambda args: both(operation(case), args))(x) for x in (flat, args)
-        )
+        out, gradients = quickly(operation(case), flat)
+        several, expected = quickly(operation(case), args)
         same(out, jax.tree.map(jnp.ravel, several))
         same(gradients, {n: x.reshape(flat[n].shape) for n, x in expected.items()})
-
-
-def same(got, want):
-    for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
-        assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-12)
