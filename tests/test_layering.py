@@ -23,7 +23,7 @@ LAYERS = {
     "recurrences": ("rules",),
     "launch": ("config", "kernels"),
     "primitives": ("config", "rules", "recurrences", "launch"),
-    "ops": ("config", "primitives"),
+    "ops": ("config", "recurrences", "primitives"),
     "reference": ("config", "ops"),
     "__init__": ("config", "ops", "reference"),
     "selfcheck": ("__init__", "config"),

@@ -37,6 +37,7 @@ def linear_recurrence_tangent(x: Rows) -> Arrays:
             shift = y.next if y.options["reverse"] else y.previous
             before = shift(lambda z: z.h, edge=y.init)
             tangents.append(y.da * jnp.where(jnp.isfinite(before), before, jnp.zeros_like(before)))
-        return y.a, sum(tangents, start=jnp.zeros((1,) * len(y.shape), y.dtype))
+        nothing = jnp.zeros((1,) * len(y.shape), y.dtype)
+        return y.a, sum(tangents[1:], start=tangents[0]) if tangents else nothing
 
     return {"h": x.solve(terms, reverse=x.options["reverse"], init=x.dinit)}
