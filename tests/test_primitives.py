@@ -147,7 +147,9 @@ def test_vmap_copies_nothing(case, axis):
     assert {e.primitive.name for e in others} <= {"reshape", "broadcast_in_dim", "squeeze"}
     for equation in others:
         assert equation.outvars[0].aval.size == equation.invars[0].aval.size
-    sizes = {n: x.aval.shape[axis] for n, x in zip(call.params["operands"], call.invars)}
+    sizes = {
+        n: x.aval.shape[axis] for n, x in zip(call.params["operands"], call.invars, strict=True)
+    }
     assert {"values" if n == "q_values" else n for n in rows} == {
         n for n, size in sizes.items() if size == 2
     }
