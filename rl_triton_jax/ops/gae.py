@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import jax
+import jax.export
 from jax.typing import ArrayLike
 
 from rl_triton_jax.ops.arguments import Arguments
@@ -15,6 +16,9 @@ class GAEOutput(NamedTuple):
 
     advantages: jax.Array
     targets: jax.Array
+
+
+jax.export.register_namedtuple_serialization(GAEOutput, serialized_name="rl_triton_jax.GAEOutput")
 
 
 def gae(
