@@ -9,6 +9,8 @@ os.environ["XLA_FLAGS"] = (
 import jax
 import pytest
 
+collect_ignore = ["interpreter.py"]  # runs in a process of its own, under Triton's interpreter
+
 
 def pytest_collection_modifyitems(items):
     if jax.default_backend() == "gpu":
