@@ -4,6 +4,7 @@ import functools
 import importlib.util
 
 import jax
+from jaxlib import gpu_triton
 
 LOWEST_COMPUTE_CAPABILITY = 80
 
@@ -14,6 +15,8 @@ def missing_package() -> str | None:
     for package in ("triton", "jax_triton"):
         if importlib.util.find_spec(package) is None:
             return f"{package} is not installed"
+    if not hasattr(gpu_triton, "TritonKernel"):  # jaxlib takes it from its plugins
+        return "JAX's GPU plugin is not installed"
     return None
 
 
