@@ -70,7 +70,7 @@ def resolve(
 
     Args:
       implementation: what was asked for.
-      platform: "cpu", "gpu", or None for any other.
+      platform: "cpu", "cuda", "rocm", or None for any other.
       op: for messages.
       why_no_kernel: the reason why this call cannot run as a kernel, if it cannot.
     """

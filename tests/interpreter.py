@@ -142,9 +142,7 @@ def install():
 
     interpreter._patch_lang = patch_once
     launch.jax_triton.triton_call = triton_call
-    availability.why_not = partial(
-        lambda why_not, names, _: why_not(names, "gpu"), availability.why_not
-    )
+    availability.why_not = lambda *_, **__: None
     for op in estimators.__all__:
         op = getattr(estimators, op)
         for p in (op.p, op.vjp_p):
@@ -245,10 +243,6 @@ def inputs(name, options, layout, length=7, **kwargs):
     return make(name, options, shape, axis, rng=np.random.default_rng(7), **kwargs)
 
 
-def option_sets(name):
-    return [options for options in OPTIONS[name] if "mask" not in options]
-
-
 OTHERS = [
     ("TN", 7, "chosen"),
     ("STN", 9, "small"),
@@ -260,7 +254,7 @@ OTHERS = [
 
 def checks_of(name):
     """Every option set in small tiles, time-major and batch-major; what else there is in turn."""
-    for i, options in enumerate(option_sets(name)):
+    for i, options in enumerate(OPTIONS[name]):
         for layout, length, config in (("TN", 7, "small"), ("NT", 7, "small"), OTHERS[i % 5]):
 
             def check(options=options, layout=layout, length=length, config=config):
@@ -274,7 +268,7 @@ def checks_of_types():
         for dtype, layout in (("float64", "TN"), ("bfloat16", "NT"), ("float16", "TN")):
 
             def check(dtype=dtype, name=name, layout=layout):
-                options = option_sets(name)[-1]
+                options = OPTIONS[name][-1]
                 with jax.enable_x64(dtype == "float64"):
                     arguments = inputs(name, options, layout, dtype=jnp.dtype(dtype))
                     check_kernel(name, arguments, "small")
@@ -297,12 +291,12 @@ def checks_of_types():
 def checks_of_nonfinite():
     """NaN and infinity stay in their episode and lane: NaN exactly where the reference has it."""
     options = {
-        "gae": "next terminated truncated lambda_lane",
+        "gae": "bootstrap terminated mask lambda_full",
         "vtrace": "next log_rho terminated truncated lambda_full clips",
         "retrace": "trace terminated truncated",
-        "lambda_returns": "next terminated truncated lambda_lane",
+        "lambda_returns": "longer_values terminated truncated drop mask",
         "discounted_returns": "next terminated truncated",
-        "eligibility_traces": "scalar_init int_terminated truncated",
+        "eligibility_traces": "init terminated truncated mask",
         "episodic_prefix_sum": "scalar_init terminated truncated",
     }
     for name, words in options.items():
@@ -323,6 +317,8 @@ def checks_of_nonfinite():
                             x[rng.random(x.shape) < 0.06] = np.nan
                             x[rng.random(x.shape) < 0.06] = np.inf
                             arguments[data] = x
+                    if "mask" in arguments:  # one lane counts no row
+                        arguments["mask"][(slice(None), 0) if layout == "TN" else 0] = False
                     launch.choose = CONFIGS[config]
                     data, rest = split(arguments)
                     results = [

@@ -173,6 +173,17 @@ def test_every_operation_and_its_derivative_is_a_kernel(op):
     assert kernels(lowered) == 2
 
 
+@needs_cuda_plugin
+@for_cuda
+@pytest.mark.parametrize("result", ["advantages", "targets"])
+@pytest.mark.parametrize("op", ["gae", "vtrace"])
+def test_what_is_not_read_is_not_written(op, result):
+    operands, static = inputs(op, OPTIONS[op][1])
+    lowered = lower(lambda x: getattr(bind(static, op)(x), result), operands)
+    (line,) = re.findall(r"custom_call @triton_kernel_call.*", lowered.as_text())
+    assert line.endswith(f"-> tensor<{T}x{N}xf32>")
+
+
 MOVES = re.compile(
     r"stablehlo\.(?:transpose|pad|broadcast_in_dim|concatenate|slice|reverse|gather)\b"
     r".*?tensor<([\dx]*)x?\w+>.*tensor<([\dx]+)x\w+>$",
@@ -292,21 +303,29 @@ def test_no_kernel_on_a_cpu():
 
 
 @pytest.mark.parametrize(
-    ("options", "capability", "package", "reason"),
+    ("capability", "package", "reason"),
     [
-        ("bootstrap terminated mask", 90, None, "no kernel for masked rows"),
-        ("bootstrap", 75, None, "compute capability, 75, is below 80"),
-        ("bootstrap", 90, "triton is not installed", "triton is not installed"),
+        (75, None, "compute capability, 75, is below 80"),
+        (90, "triton is not installed", "triton is not installed"),
     ],
 )
-def test_no_kernel_on_a_gpu(options, capability, package, reason, monkeypatch):
+def test_no_kernel_on_a_gpu(capability, package, reason, monkeypatch):
     """None falls back."""
     monkeypatch.setattr(availability, "compute_capability", lambda: capability)
     monkeypatch.setattr(availability, "missing_package", lambda: package)
-    operands, static = inputs("gae", options)
+    operands, static = inputs()
     with pytest.raises(NotImplementedError, match=reason):
         lower(bind(static, implementation="triton"), operands)
     assert kernels(lower(bind(static), operands)) == 0
+
+
+def test_rocm_has_kernels_on_demand_only():
+    """They are untried there."""
+    operands, static = inputs()
+    lowered = jax.jit(bind(static)).trace(operands).lower(lowering_platforms=("rocm",))
+    assert kernels(lowered) == 0
+    if availability.missing_package() is None:
+        assert availability.why_not("rocm", asked=True) is None
 
 
 # ------------------------------------------------------------------------------------------------
@@ -332,7 +351,7 @@ def local_shapes(monkeypatch):
         )
 
     monkeypatch.setattr(launch, "call", call)
-    monkeypatch.setattr(availability, "why_not", lambda operands, platform: None)
+    monkeypatch.setattr(availability, "why_not", lambda platform, asked: None)
     yield shapes
     jax.clear_caches()
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.operands import has, is_row, raw, read
+from rl_triton_jax.kernels.operands import has, is_last, raw, read
 
 
 @triton.jit
@@ -41,9 +41,7 @@ def going_on(plan: tl.constexpr, x, o: tl.constexpr, y):
     """c_t y; observation-aligned flags judge row t by row t+1."""
     if has(plan, "last_terminated"):
         last = cut(raw(plan, x, "last_terminated", o), y)
-        return tl.where(
-            is_row(x, o, plan.length - 1), last, cut(raw(plan, x, "terminated", o + 1), y)
-        )
+        return tl.where(is_last(plan, x, o), last, cut(raw(plan, x, "terminated", o + 1), y))
     elif has(plan, "terminated"):
         return cut(raw(plan, x, "terminated", o), y)
     else:
@@ -98,10 +96,10 @@ def successor(plan: tl.constexpr, x, o: tl.constexpr):
     if plan.successor == "next_values":
         return read(plan, x, "next_values", o)
     elif plan.successor == "bootstrap_value":
-        return tl.where(is_row(x, o, plan.length - 1), read(plan, x, "bootstrap_value", o), 0)
+        return tl.where(is_last(plan, x, o), read(plan, x, "bootstrap_value", o), 0)
     elif has(plan, "bootstrap_value"):
         bootstrap = read(plan, x, "bootstrap_value", o)
-        return tl.where(is_row(x, o, plan.length - 1), bootstrap, read(plan, x, "values", o + 1))
+        return tl.where(is_last(plan, x, o), bootstrap, read(plan, x, "values", o + 1))
     else:
         return read(plan, x, "values", o + 1)  # has a row more
 

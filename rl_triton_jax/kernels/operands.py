@@ -6,9 +6,10 @@ Arrays are seen as (outer, time, inner): the index along outer and inner is a *l
 the kernel covers several rows of several lanes. A stride of 0 is an operand that is shared along
 an axis.
 
-`x` is (pointers, outer, inner, inside, t, loaded): the operands, the tile's index along outer and
-inner, which of its lanes exist, its rows, and what `load_all` has read of them. A row is named by
-its offset `o` from t, a constant.
+`x` is (pointers, outer, inner, inside, t, loaded, counting): the operands, the tile's index along
+outer and inner, which of its lanes exist, its rows, what `load_all` has read of them, and what
+`masks` knows of rows that a mask does not count. A row is named by its offset `o` from t, a
+constant; the only neighbour that is ever asked for is the one that is computed before.
 """
 
 import triton
@@ -73,16 +74,55 @@ def always(plan, offset):
     return plan.span[0] <= offset <= plan.span[1]
 
 
+@triton.constexpr_function
+def masked(plan):
+    """Whether some rows do not count."""
+    return "mask" in plan.operands
+
+
+@triton.constexpr_function
+def past_mask(plan, offset):
+    """Whether the row at this offset is the nearest one that counts, rather than the nearest."""
+    return "mask" in plan.operands and offset != 0
+
+
 @triton.jit
-def exists_in(x, o: tl.constexpr, rows: tl.constexpr):
+def exists_in(plan: tl.constexpr, x, o: tl.constexpr, rows: tl.constexpr):
     """Where in the tile row t + o exists."""
-    return (x[4] >= -o) & (x[4] < rows - o)
+    if past_mask(plan, o):
+        _counts, before, _first, _last = x[6]
+        return (before >= 0) & (before < rows)
+    else:
+        return (x[4] >= -o) & (x[4] < rows - o)
 
 
 @triton.jit
-def is_row(x, o: tl.constexpr, row: tl.constexpr):
-    """Where in the tile t + o is this row."""
-    return x[4] == row - o
+def counts(plan: tl.constexpr, x, o: tl.constexpr):
+    """Where in the tile row t + o exists and counts."""
+    if masked(plan):
+        return x[6][0]
+    else:
+        return exists_in(plan, x, o, plan.length)
+
+
+@triton.jit
+def is_first(plan: tl.constexpr, x, o: tl.constexpr):
+    """Where in the tile t + o is the first row that counts."""
+    if masked(plan):
+        return x[4] == x[6][2]
+    else:
+        return x[4] == -o
+
+
+@triton.jit
+def is_last(plan: tl.constexpr, x, o: tl.constexpr):
+    """Where in the tile t + o is the last row that counts."""
+    if past_mask(plan, o):
+        return x[6][1] == x[6][3]
+    elif masked(plan):
+        return x[4] == x[6][3]
+    else:
+        return x[4] == plan.length - 1 - o
 
 
 @triton.constexpr_function
@@ -132,30 +172,34 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     A neighbouring row is another load of what the neighbour loads for itself: with o a constant the
     two are the same instruction to the compiler, which then keeps one.
     """
-    pointers, outer, inner, inside, t, loaded = x
+    pointers, outer, inner, inside, t, loaded, counting = x
     layout: tl.constexpr = layout_of(plan, name)
     if is_loaded(plan, loaded, name, o):
         return loaded[load_slot(plan, name, o)]
     pointer = pointers[slot(plan.operands, name)]
     pointer += spread(outer, plan.outer, layout.outer) + spread(inner, plan.inner, layout.inner)
-    masked: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
+    ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
     if layout.time == 0:
-        if masked:
+        if ragged:
             return tl.load(pointer, mask=inside, other=0)
         else:
             return tl.load(pointer)
     else:
-        pointer = pointer + t * layout.time + o * layout.time
+        if past_mask(plan, o):
+            pointer = pointer + counting[1] * layout.time
+        else:
+            pointer = pointer + t * layout.time + o * layout.time
         if always(plan, o):
-            if masked:
+            if ragged:
                 return tl.load(pointer, mask=inside, other=0)
             else:
                 return tl.load(pointer)
         else:
-            if masked:
-                return tl.load(pointer, mask=exists_in(x, o, layout.rows) & inside, other=0)
+            exists = exists_in(plan, x, o, layout.rows)
+            if ragged:
+                return tl.load(pointer, mask=exists & inside, other=0)
             else:
-                return tl.load(pointer, mask=exists_in(x, o, layout.rows), other=0)
+                return tl.load(pointer, mask=exists, other=0)
 
 
 @triton.jit
@@ -177,7 +221,9 @@ def read_or_zero(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 def write(plan: tl.constexpr, x, results, name: tl.constexpr, o: tl.constexpr, value):
     """Stores row t + o of a result, if that is asked for."""
     if wants(plan, name):
-        _operands, outer, inner, inside, t, _loaded = x
+        _operands, outer, inner, inside, t, _loaded, _counting = x
+        if masked(plan):
+            value = tl.where(counts(plan, x, o), value, 0)
         pointer = results[slot(plan.results, name)]
         first = outer * (rows_of(plan, name) * plan.lanes) + inner
         pointer = pointer + first + t * plan.lanes + o * plan.lanes
@@ -188,7 +234,7 @@ def write(plan: tl.constexpr, x, results, name: tl.constexpr, o: tl.constexpr, v
             else:
                 tl.store(pointer, value, mask=inside)
         else:
-            tl.store(pointer, value, mask=exists_in(x, o, plan.length) & inside)
+            tl.store(pointer, value, mask=exists_in(plan, x, o, plan.length) & inside)
 
 
 @triton.jit
@@ -198,14 +244,16 @@ def write_at(
     results,
     name: tl.constexpr,
     o: tl.constexpr,
-    only: tl.constexpr,
+    here,
     row: tl.constexpr,
     value,
 ):
-    """Stores the value of row `only`, where t + o is it, in one row of a result."""
+    """Stores the value of the only row that is `here`, if it counts, in one row of a result."""
     if wants(plan, name):
-        _operands, outer, inner, inside, t, _loaded = x
+        _operands, outer, inner, inside, t, _loaded, _counting = x
+        if masked(plan):
+            value = tl.where(counts(plan, x, o), value, 0)
         pointer = results[slot(plan.results, name)]
         place = (outer * rows_of(plan, name) + row) * plan.lanes + inner + t * 0
         value = value.to(pointer.dtype.element_ty)
-        tl.store(pointer + place, value, mask=is_row(x, o, only) & inside)
+        tl.store(pointer + place, value, mask=here & inside)

@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.flags import follow, gate
-from rl_triton_jax.kernels.operands import always, exists_in, has, load_all, read
+from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
+from rl_triton_jax.kernels.operands import always, counts, has, load_all, masked, read
 from rl_triton_jax.kernels.td import (
     errors_results,
     errors_terms,
@@ -33,7 +34,7 @@ from rl_triton_jax.kernels.traces import (
 
 @triton.jit
 def terms(plan: tl.constexpr, x, o: tl.constexpr):
-    """a_t, b_t and what the results will need of row t; rows outside hand the carry on."""
+    """a_t, b_t and what the results will need of row t; other rows hand the carry on."""
     if plan.family == "errors":
         a, b, kept = errors_terms(plan, x, o)
     elif plan.family == "errors_vjp":
@@ -54,10 +55,10 @@ def terms(plan: tl.constexpr, x, o: tl.constexpr):
         a, b, kept = linear_terms(plan, x, o)
     else:
         a, b, kept = linear_vjp_terms(plan, x, o)
-    if not always(plan, o):
-        exists = exists_in(x, o, plan.length)
-        a = tl.where(exists, a, 1)
-        b = tl.where(exists, b, 0)
+    if masked(plan) or not always(plan, o):
+        there = counts(plan, x, o)
+        a = tl.where(there, a, 1)
+        b = tl.where(there, b, 0)
     return a, b, kept
 
 
@@ -97,6 +98,18 @@ def enter(plan: tl.constexpr, x):
         return tl.zeros([1, 1], plan.dtype)
 
 
+@triton.constexpr_function
+def offset(plan, s):
+    """The offset of a chunk's row s from what `x` stands at."""
+    return 0 if "mask" in plan.operands else plan.direction * s
+
+
+@triton.jit
+def only(here, value, axis: tl.constexpr):
+    """The value at the only place along the axis that is `here`."""
+    return tl.sum(tl.where(here, value, 0), axis, keep_dims=True)
+
+
 @triton.jit
 def columns(
     operands,
@@ -122,20 +135,30 @@ def columns(
     inner = (program % GROUPS * BN + tl.arange(0, BN))[None, :]
     inside = inner < plan.lanes
     chunk = tl.arange(0, WT)[:, None].to(plan.index)
-    h = tl.broadcast_to(enter(plan, (operands, outer, inner, inside, chunk, ())), [1, BN])
+    lanes = (operands, outer, inner, inside, chunk, (), ())
+    h = tl.broadcast_to(enter(plan, lanes), [1, BN])
+    if masked(plan):
+        ends = outermost(plan, lanes, 0, WT, BN)
+        entered = tl.full([1, BN], start(plan), plan.index)
     for block in range(BLOCKS):
         if plan.reverse:  # the first tile row is the latest chunk, and its rows are taken backwards
             t = (BLOCKS - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
         else:
             t = block * (S * WT) + chunk * S
-        loaded = load_all(plan, (operands, outer, inner, inside, t, ()))
-        x = (operands, outer, inner, inside, t, loaded)
+        x = (operands, outer, inner, inside, t, (), ())
+        if masked(plan):
+            passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
+        else:
+            x = (operands, outer, inner, inside, t, load_all(plan, x), ())
         a = tl.full([WT, BN], 1, plan.dtype)
         b = tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):
-            a_s, b_s, kept = terms(plan, x, plan.direction * s)
-            rows = rows + ((a_s, b_s, kept),)
+            x_s = x
+            if masked(plan):
+                x_s, passed = look(plan, x, plan.direction * s, passed, ends)
+            a_s, b_s, kept = terms(plan, x_s, offset(plan, s))
+            rows = rows + ((x_s, a_s, b_s, kept),)
             b = follow(a_s, b_s, b)
             a = gate(a_s, a)
         a, b, e, f = tl.associative_scan(
@@ -143,12 +166,14 @@ def columns(
         )
         before = follow(e, f, h)
         for s in tl.static_range(S):
-            a_s, b_s, kept = rows[s]
+            x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
-            finish(plan, x, results, plan.direction * s, after, before, kept)
+            finish(plan, x_s, results, offset(plan, s), after, before, kept)
             before = after
         if BLOCKS > 1:
-            h = tl.sum(tl.where(chunk == WT - 1, before, 0), 0)[None, :]
+            h = only(chunk == WT - 1, before, 0)
+            if masked(plan):
+                entered = only(chunk == WT - 1, passed, 0)
 
 
 @triton.jit
@@ -159,13 +184,20 @@ def rows(operands, r0, r1, r2, r3, plan: tl.constexpr, BT: tl.constexpr, BN: tl.
     outer = (tl.program_id(0).to(plan.index) * BN + tl.arange(0, BN))[:, None]
     inside = outer < plan.outer_size
     along = tl.arange(0, BT)[None, :].to(plan.index)
-    h = tl.broadcast_to(enter(plan, (operands, outer, 0, inside, along, ())), [BN, 1])
+    lanes = (operands, outer, 0, inside, along, (), ())
+    h = tl.broadcast_to(enter(plan, lanes), [BN, 1])
+    if masked(plan):
+        ends = outermost(plan, lanes, 1, BN, BT)
+        entered = tl.full([BN, 1], start(plan), plan.index)
     for block in range(BLOCKS):
         if plan.reverse:
             t = (BLOCKS - 1 - block) * BT + along
         else:
             t = block * BT + along
-        x = (operands, outer, 0, inside, t, ())
+        x = (operands, outer, 0, inside, t, (), ())
+        if masked(plan):
+            before = rows_before(plan, x, entered, 1, 1, plan.reverse, BN, BT)
+            x, passed = look(plan, x, 0, before, ends)
         a, b, kept = terms(plan, x, 0)
         a = tl.broadcast_to(a, [BN, BT])
         b = tl.broadcast_to(b, [BN, BT])
@@ -180,4 +212,6 @@ def rows(operands, r0, r1, r2, r3, plan: tl.constexpr, BT: tl.constexpr, BN: tl.
         finish(plan, x, results, 0, after, before, kept)
         if BLOCKS > 1:
             last: tl.constexpr = 0 if plan.reverse else BT - 1
-            h = tl.sum(tl.where(along == last, after, 0), 1)[:, None]
+            h = only(along == last, after, 1)
+            if masked(plan):
+                entered = only(along == last, passed, 1)

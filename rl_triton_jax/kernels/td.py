@@ -20,7 +20,7 @@ from rl_triton_jax.kernels.flags import (
     successor,
     uncut,
 )
-from rl_triton_jax.kernels.operands import has, is_row, read, read_or_zero, wants, write, write_at
+from rl_triton_jax.kernels.operands import has, is_last, read, read_or_zero, wants, write, write_at
 
 
 @triton.jit
@@ -46,7 +46,7 @@ def step(plan: tl.constexpr, x, o: tl.constexpr):
 @triton.jit
 def follows(plan: tl.constexpr, x, o: tl.constexpr):
     """How much of V-trace's q'_t is the next row's target: m_t, and 0 in the last row."""
-    return tl.where(is_row(x, o, plan.length - 1), 0, uncut(plan, x, o, one(plan)))
+    return tl.where(is_last(plan, x, o), 0, uncut(plan, x, o, one(plan)))
 
 
 @triton.jit
@@ -141,9 +141,9 @@ def deal_out(plan: tl.constexpr, x, results, o: tl.constexpr, values, successors
     """Writes the cotangents of v_t and v'_t to the operands that hold them."""
     write(plan, x, results, "next_values", o, successors)
     write(plan, x, results, "values", o, values)
-    write_at(plan, x, results, "bootstrap_value", o, plan.length - 1, 0, successors)
+    write_at(plan, x, results, "bootstrap_value", o, is_last(plan, x, o), 0, successors)
     if wants(plan, "values") and plan.longer:
-        write_at(plan, x, results, "values", o, plan.length - 1, plan.length, successors)
+        write_at(plan, x, results, "values", o, is_last(plan, x, o), plan.length, successors)
 
 
 @triton.jit
@@ -155,7 +155,7 @@ def return_weights(plan: tl.constexpr, x, o: tl.constexpr):
         trace = one(plan)
     if not plan.drops:
         trace = uncut(plan, x, o, trace)
-    trace = tl.where(is_row(x, o, plan.length - 1), 0, trace)
+    trace = tl.where(is_last(plan, x, o), 0, trace)
     g = discount(plan, x, o)
     return dropped(plan, x, o, gate(g, trace)), gate(g, 1 - trace)
 

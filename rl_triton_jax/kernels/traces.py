@@ -4,14 +4,14 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.flags import carry, gate, keeps, one
-from rl_triton_jax.kernels.operands import has, is_row, read, write, write_at
+from rl_triton_jax.kernels.operands import has, is_first, is_last, read, write, write_at
 
 
 @triton.jit
 def traces_terms(plan: tl.constexpr, x, o: tl.constexpr):
     a = carry(plan, x, o - 1)
     if has(plan, "init"):
-        a = tl.where(is_row(x, o, 0), entry(plan, x, o), a)
+        a = tl.where(is_first(plan, x, o), entry(plan, x, o), a)
     return a, read(plan, x, "x", o), ()
 
 
@@ -65,5 +65,7 @@ def accumulation_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, bef
 def accumulation_vjp_results(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
     """`kept` is the coefficient with which `init` entered the row that was computed first."""
     write(plan, x, results, plan.data[0], o, h)
-    entry: tl.constexpr = 0 if plan.reverse else plan.length - 1
-    write_at(plan, x, results, "init", o, entry, 0, gate(kept[0], h))
+    if plan.reverse:
+        write_at(plan, x, results, "init", o, is_first(plan, x, o), 0, gate(kept[0], h))
+    else:
+        write_at(plan, x, results, "init", o, is_last(plan, x, o), 0, gate(kept[0], h))

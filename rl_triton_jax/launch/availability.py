@@ -4,6 +4,7 @@ import functools
 import importlib.util
 
 import jax
+from jax.extend import backend
 from jaxlib import gpu_triton
 
 LOWEST_COMPUTE_CAPABILITY = 80
@@ -30,16 +31,29 @@ def compute_capability() -> int:
     return 10 * int(major) + int(minor)
 
 
-def why_not(operands: tuple[str, ...], platform: str | None) -> str | None:
-    """Why a call with these operands has no kernel on this platform; None if it has one."""
-    if platform != "gpu":
+def default_platform() -> str:
+    """That of the default device, as lowering rules name it: "cpu", "cuda", "rocm", "tpu"."""
+    client = backend.get_backend()
+    if client.platform != "gpu":
+        return client.platform
+    return "rocm" if "rocm" in client.platform_version else "cuda"
+
+
+def why_not(platform: str | None, *, asked: bool) -> str | None:
+    """Why there are no kernels on this platform; None if there are.
+
+    Args:
+      platform: "cpu", "cuda", "rocm", or None for any other.
+      asked: whether the call asks for a kernel, rather than for what suits the machine.
+    """
+    if platform not in ("cuda", "rocm"):
         return (
             f"Triton kernels run on GPUs, and this is lowered for {platform or 'another platform'}"
         )
     if missing_package() is not None:
         return missing_package()
+    if platform == "rocm":
+        return None if asked else "kernels are untried on ROCm"
     if compute_capability() < LOWEST_COMPUTE_CAPABILITY:
         return f"the GPU's compute capability, {compute_capability()}, is below 80"
-    if "mask" in operands:
-        return "there is no kernel for masked rows yet"
     return None

@@ -30,10 +30,13 @@ def call(
     results: Sequence[tuple[str, int, Any]],
     axis: int,
     dtype: Any,
-    compute_capability: int,
+    compute_capability: int | None,
     **options: Any,
 ) -> list[jax.Array]:
-    """Launches the kernel of a primitive, `<op>` or `<op>_vjp`, on arrays of one device."""
+    """Launches the kernel of a primitive, `<op>` or `<op>_vjp`, on arrays of one device.
+
+    `compute_capability` is None where there is no CUDA.
+    """
     shapes = {operand: x.shape for operand, x in operands.items()}
     lanes = jnp.broadcast_shapes(*((*s[:axis], 1, *s[axis + 1 :]) for s in shapes.values()))
     out = [
@@ -56,6 +59,9 @@ def call(
     pointers: Any = tuple(operands.values())
     constants: dict[str, Any] = {f"r{i}": None for i in range(len(out), RESULTS)}
     constants |= dict(config.constants)
+    backend = {"num_warps": config.warps, "num_stages": 1, "enable_fp_fusion": True}
+    if compute_capability is not None:
+        backend["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
     return jax_triton.triton_call(
         pointers,
         kernel=getattr(scan, config.kernel),
@@ -63,12 +69,7 @@ def call(
         grid=(config.programs,),
         name=f"rl_triton_{name}",
         compute_capability=compute_capability,
-        backend_options={
-            "num_warps": config.warps,
-            "num_stages": 1,
-            "ptx_version": PTX_VERSIONS.get(compute_capability, 80),
-            "enable_fp_fusion": True,
-        },
+        backend_options=backend,
         plan=config.tile(plan),
         **constants,
     )

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, xla
+from jax.interpreters import ad, batching, partial_eval, xla
 
 from rl_triton_jax import config, rules
 from rl_triton_jax.primitives import lowering
@@ -117,6 +117,7 @@ def _primitive(recurrence: Recurrence, linear: tuple[str, ...], transpose: Calla
     batching.primitive_batchers[p] = partial(_batch, p)
     ad.primitive_jvps[p] = partial(_jvp, p, recurrence, linear)
     ad.primitive_transposes[p] = transpose
+    partial_eval.dce_rules[p] = _drop_unused_results
     lowering.register(p, recurrence)
     return p
 
@@ -141,6 +142,18 @@ def _types(*avals, axis, results, **_):
         rules.result_type(with_time(lanes, axis, rows), dtype, avals, replicated=axis)
         for _, rows, dtype in results
     ]
+
+
+def _drop_unused_results(used, eqn):
+    """What nobody reads is not written."""
+    if not any(used):
+        return [False] * len(eqn.invars), None
+    kept = [i for i, is_used in enumerate(used) if is_used]
+    results = tuple(eqn.params["results"][i] for i in kept)
+    eqn = eqn.replace(
+        outvars=[eqn.outvars[i] for i in kept], params=eqn.params | {"results": results}
+    )
+    return [True] * len(eqn.invars), eqn
 
 
 def _batch(p: Primitive, args, dims, *, axis, results, **params):

@@ -28,8 +28,8 @@ def register(p: Primitive, recurrence: Recurrence) -> None:
     # custom_partitioning asks for the devices while it is lowered
     dispatch.prim_requires_devices_during_lowering.add(p)
     mlir.register_lowering(p, partial(_lower, recurrence, None))
-    mlir.register_lowering(p, partial(_lower, recurrence, "cpu"), platform="cpu")
-    mlir.register_lowering(p, partial(_lower, recurrence, "gpu"), platform="cuda")
+    for platform in ("cpu", "cuda", "rocm"):
+        mlir.register_lowering(p, partial(_lower, recurrence, platform), platform=platform)
 
 
 def evaluate(
@@ -69,19 +69,23 @@ def evaluate(
 
 def _lower(recurrence: Recurrence, platform: str | None, ctx, *args, implementation, **params):
     name = recurrence.__name__
-    why_no_kernel = availability.why_not(params["operands"], platform)
+    why_no_kernel = availability.why_not(platform, asked=implementation == "triton")
     if implementation is None and sharding.is_partly_manual(ctx.module_context.axis_context):
         why_no_kernel = "it cannot be partitioned here"
     chosen = config.resolve(implementation, platform, name, why_no_kernel)
     if chosen == "triton":
-        body = sharding.over_lanes(partial(_launch, name, **params), params["axis"])
+        body = sharding.over_lanes(partial(_launch, name, platform, **params), params["axis"])
     else:
         body = partial(evaluate, recurrence, SOLVERS[chosen], **params)
     return rules.lower_as(body)(ctx, *args)
 
 
 def _launch(
-    name: str, *arrays: jax.Array, operands: tuple[str, ...], **params: Any
+    name: str,
+    platform: str,
+    *arrays: jax.Array,
+    operands: tuple[str, ...],
+    **params: Any,
 ) -> list[jax.Array]:
     from rl_triton_jax.launch import triton  # where Triton is not installed, nothing gets here
 
@@ -89,6 +93,6 @@ def _launch(
     return triton.call(
         name,
         dict(zip(operands, arrays, strict=True)),
-        compute_capability=availability.compute_capability(),
+        compute_capability=availability.compute_capability() if platform == "cuda" else None,
         **params,
     )

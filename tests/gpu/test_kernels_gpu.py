@@ -6,7 +6,6 @@ Several processes (`-n 8`) share the GPU; nearly all of the time is compilation.
 import subprocess
 import sys
 import warnings
-from contextlib import nullcontext
 from functools import partial
 
 import jax
@@ -32,9 +31,7 @@ LAYOUTS = {
     "T": lambda T: ((T,), 0),
 }
 LENGTHS = (1, 7, 128, 300, 2500)
-OPTION_SETS = [
-    (op, options) for op, sets in OPTIONS.items() for options in sets if "mask" not in options
-]
+OPTION_SETS = [(op, options) for op, sets in OPTIONS.items() for options in sets]
 OPS = [op for op in OPTIONS if op != "retrace_from_policy"]
 PLAIN = {op: OPTIONS[op][1] for op in OPS}
 """One option set of each operation."""
@@ -107,8 +104,7 @@ def test_option_sets(op, options, length, layout):
 @pytest.mark.parametrize("layout", ["TN", "NT"])
 @pytest.mark.parametrize("op", OPTIONS)
 def test_types(op, layout, dtype):
-    options = [options for options in OPTIONS[op] if "mask" not in options][-1]
-    check_values(op, options, layout, 50, dtype)
+    check_values(op, OPTIONS[op][-1], layout, 50, dtype)
 
 
 @pytest.mark.parametrize("layout", ["TN", "NT"])
@@ -202,10 +198,7 @@ RUNNABLE = [
 
 @pytest.mark.parametrize("case_id", RUNNABLE)
 def test_case(case_id):
-    masked = any("mask" in x.operands for x in cases.calls(cases.CASES[case_id]))
-    refuses = masked and IMPLEMENTATION == "triton"
-    with pytest.raises(NotImplementedError, match="mask") if refuses else nullcontext():
-        test_cases.test_case(case_id, IMPLEMENTATION)
+    test_cases.test_case(case_id, IMPLEMENTATION)
 
 
 # ------------------------------------------------------------------------------------------------
