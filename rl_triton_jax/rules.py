@@ -53,9 +53,8 @@ def result_type(
     )
 
 
-def batch_together(args: Sequence, dims: Sequence[int | None]) -> tuple[list, int]:
-    """Gives every operand the batch axis, of size 1 where it has none, all at one position."""
-    position = next(d for d in dims if d is not None)
+def batch_together(args: Sequence, dims: Sequence[int | None], position: int) -> list:
+    """Gives every operand the batch axis at this position, of size 1 where it has none."""
     return [
         jnp.expand_dims(x, position)
         if d is None
@@ -63,7 +62,12 @@ def batch_together(args: Sequence, dims: Sequence[int | None]) -> tuple[list, in
         if d == position
         else jnp.moveaxis(x, d, position)
         for x, d in zip(args, dims, strict=True)
-    ], position
+    ]
+
+
+def batch_axis(dims: Sequence[int | None]) -> int:
+    """Where the first operand that is batched has the batch axis."""
+    return next(d for d in dims if d is not None)
 
 
 def zero_tangent(x: jax.Array) -> ad.Zero:

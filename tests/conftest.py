@@ -1,9 +1,14 @@
-"""Eight CPU devices, set up before JAX starts; no test depends on another or on their order."""
+"""Eight CPU devices, set up before JAX starts; no test depends on another or on their order.
+
+Nearly all of the time is compilation, of programs that run once: XLA is told to do it quickly.
+"""
 
 import os
 
 os.environ["XLA_FLAGS"] = (
-    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+    os.environ.get("XLA_FLAGS", "")
+    + " --xla_force_host_platform_device_count=8"
+    + " --xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 )
 
 import jax

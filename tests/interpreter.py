@@ -33,7 +33,8 @@ import rl_triton_jax
 from rl_triton_jax import reference
 from rl_triton_jax.launch import availability, configs
 from rl_triton_jax.launch import triton as launch
-from rl_triton_jax.primitives import estimators
+from rl_triton_jax.primitives import estimators, policy
+from tests import inputs as draws
 from tests import oracles
 from tests.inputs import LAYOUTS, OPTIONS, make
 
@@ -143,10 +144,9 @@ def install():
     interpreter._patch_lang = patch_once
     launch.jax_triton.triton_call = triton_call
     availability.why_not = lambda *_, **__: None
-    for op in estimators.__all__:
-        op = getattr(estimators, op)
-        for p in (op.p, op.vjp_p):
-            p.def_impl(partial(run_eagerly, p.name))
+    pairs = [getattr(estimators, op) for op in estimators.__all__]
+    for p in (policy.p, *(p for pair in pairs for p in (pair.p, pair.vjp_p))):
+        p.def_impl(partial(run_eagerly, p.name))
 
 
 def small(plan):
@@ -261,6 +261,36 @@ def checks_of(name):
                 check_kernel(name, inputs(name, options, layout, length), config)
 
             yield f"{options}, {layout}, {config} tiles", check
+
+
+def checks_of_policy():
+    """One action, a few, more than a tile holds; actions and weights that are no ordinary ones."""
+    name = "retrace_from_policy"
+    for options in OPTIONS[name]:
+        for actions, layout in ((3, "TN"), (3, "NT"), (1, "STN"), (40, "TN"), (40, "T")):
+
+            def check(options=options, layout=layout, actions=actions):
+                launch.choose, draws.ACTIONS = configs.choose, actions
+                arguments, before = inputs(name, options, layout, 9), launches
+                same(kernel_of(name)(**arguments), oracles.retrace_from_policy(**arguments))
+                assert launches == before + 1
+
+            yield f"{options}, {layout}, {actions} actions", check
+
+    def unusual(op):
+        draws.ACTIONS = 3
+        arguments = inputs(name, "logits terminated", "TN", 9)
+        arguments["actions"][:3] -= 3  # counts from the end
+        arguments["actions"][5, 0] = 3  # does not exist
+        arguments["target_logits"][..., 1] = -np.inf
+        arguments["next_target_logits"][..., 0] = -np.inf
+        arguments["next_q_values"][..., 0] = np.inf
+        return op(**arguments)
+
+    yield (
+        "unusual actions and weights",
+        lambda: same(unusual(kernel_of(name)), unusual(reference.retrace_from_policy)),
+    )
 
 
 def checks_of_types():
@@ -502,6 +532,7 @@ def checks_of_stack(transformations, names):
 
 GROUPS: dict[str, Callable] = {
     **{name: partial(checks_of, name) for name in estimators.__all__},
+    "retrace_from_policy": checks_of_policy,
     "types": checks_of_types,
     "nonfinite": checks_of_nonfinite,
     "shared": checks_of_shared,

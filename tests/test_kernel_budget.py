@@ -31,6 +31,7 @@ CALLS = {
     "gae": ("rewards values", "bootstrap_value", dict(gamma=0.99, lambda_=0.95)),
     "vtrace": ("rewards values log_rho", "bootstrap_value", dict(gamma=0.99)),
     "retrace": ("rewards q_values next_values log_rho", "", dict(gamma=0.99)),
+    "retrace_from_policy": ("rewards behaviour_log_prob", "", dict(gamma=0.99)),
     "lambda_returns": ("rewards next_values", "", dict(gamma=0.99, lambda_=0.95)),
     "discounted_returns": ("rewards", "bootstrap_value", dict(gamma=0.99)),
     "eligibility_traces": ("x", "init", dict(gamma=0.99, lambda_=0.95)),
@@ -38,7 +39,9 @@ CALLS = {
     "linear_recurrence": ("a b", "init", {}),
 }
 FLAGLESS = {"linear_recurrence"}
-COEFFICIENTS = {"log_rho", "a"}
+COEFFICIENTS = {"log_rho", "a", "behaviour_log_prob"}
+TABLES = ("q_values", "target_logits", "next_q_values", "next_target_logits")
+ACTIONS = 18
 
 # kernel -> loads beyond one a row of every operand that has rows (a neighbour's row, operands that
 # are shared along time); and, where time is contiguous, 128-bit loads: one for each operand of
@@ -50,6 +53,7 @@ LOADS = {
     "vtrace_vjp": (8, 3),
     "retrace": (2, 3),
     "retrace_vjp": (3, 2),
+    "retrace_from_policy": (4, 0),
     "lambda_returns": (2, 2),
     "lambda_returns_vjp": (3, 1),
     "discounted_returns": (2, 1),
@@ -78,6 +82,8 @@ BUDGETS = {
     ("retrace_vjp", "columns"): {"registers": 72, "shared": 3072, "ptx": 2050},
     ("retrace", "rows"): {"registers": 48, "shared": 0, "ptx": 1450},
     ("retrace_vjp", "rows"): {"registers": 40, "shared": 0, "ptx": 1350},
+    ("retrace_from_policy", "columns"): {"registers": 128, "shared": 2048, "ptx": 5100},
+    ("retrace_from_policy", "rows"): {"registers": 80, "shared": 1024, "ptx": 5150},
     ("lambda_returns", "columns"): {"registers": 56, "shared": 3072, "ptx": 1750},
     ("lambda_returns_vjp", "columns"): {"registers": 72, "shared": 3072, "ptx": 1850},
     ("lambda_returns", "rows"): {"registers": 40, "shared": 0, "ptx": 1300},
@@ -110,6 +116,9 @@ def launches(op, columns, capability):
     x = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name in full.split()}
     x |= {name: jax.ShapeDtypeStruct((N,), jnp.float32) for name in single.split()}
     moving = {name: x.pop(name) for name in list(x) if name not in COEFFICIENTS}
+    if op == "retrace_from_policy":
+        x |= dict.fromkeys(TABLES, jax.ShapeDtypeStruct((*shape, ACTIONS), jnp.float32))
+        x["actions"] = jax.ShapeDtypeStruct(shape, jnp.int32)
     if op not in FLAGLESS:
         x["terminated"] = jax.ShapeDtypeStruct(shape, bool)
     found = {}
@@ -135,7 +144,7 @@ def launches(op, columns, capability):
     return found
 
 
-POINTERS = {"float32": "*fp32", "bool": "*i1"}
+POINTERS = {"float32": "*fp32", "bool": "*i1", "int32": "*i32"}
 
 
 def compiled(kernel, types, out_types, backend_options, compute_capability, plan, **constants):
@@ -176,6 +185,8 @@ def seen(op, columns, capability=90):
     """kernel -> what it takes, and what it loads."""
     found = {}
     for name, params in launches(op, columns, capability).items():
+        if name not in (op, f"{op}_vjp"):
+            continue  # the derivative from a policy is that of `retrace`
         result = compiled(**params)
         ptx, ir = result.asm["ptx"], result.asm["ttgir"]
         usage = resources(result.asm["cubin"])

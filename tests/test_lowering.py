@@ -165,9 +165,10 @@ def test_number_of_kernels(name):
 
 @needs_cuda_plugin
 @for_cuda
-@pytest.mark.parametrize("op", [op for op in OPTIONS if op != "retrace_from_policy"])
+@pytest.mark.parametrize("op", OPTIONS)
 def test_every_operation_and_its_derivative_is_a_kernel(op):
     operands, static = inputs(op, OPTIONS[op][1])
+    assert kernels(lower(bind(static, op), operands)) == 1
     first = {"linear_recurrence": "b"}.get(op, "x" if "x" in operands else "rewards")
     lowered = lower(jax.grad(of_sine(bind(static, op))), *split(operands, first))
     assert kernels(lowered) == 2

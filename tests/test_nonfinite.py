@@ -17,7 +17,6 @@ import rl_triton_jax
 from tests.transforms import (
     CASES,
     DATA,
-    QUICKLY,
     along,
     arguments,
     both,
@@ -29,6 +28,7 @@ from tests.transforms import (
 
 LENGTH, LANES, END = 6, 2, 2
 IMPLEMENTATIONS = ("scan", "associative_scan")
+FLAG_TYPES = [(bool, "scan"), (float, "associative_scan")]  # neither knows of the other
 PLANTS = (np.nan, np.inf, -np.inf)
 FLAGS = ("terminated", "truncated", "last_terminated")
 
@@ -143,7 +143,7 @@ def run(scene, implementation):
         gradients = vjp(jax.tree.map(lambda y: cotangent.astype(y.dtype), out))[0]
         return {f"result {i}": y for i, y in enumerate(jax.tree.leaves(out))} | gradients
 
-    return jax.jit(jax.vmap(f), compiler_options=QUICKLY)
+    return jax.jit(jax.vmap(f))
 
 
 def labels(scene, name, shape):
@@ -180,8 +180,7 @@ def stacked(trees):
     return jax.tree.map(lambda *x: np.stack(x), *trees)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("flags", [bool, float])
+@pytest.mark.parametrize(("flags", "implementation"), FLAG_TYPES)
 @pytest.mark.parametrize("name", SCENES)
 def test_episodes_do_not_touch(name, flags, implementation):
     """Plants in each number of the first lane; the loss reads all rows, or the untouched ones."""
@@ -215,8 +214,7 @@ def test_episodes_do_not_touch(name, flags, implementation):
             check(scene, key, np.asarray(x[i]), np.asarray(want[key][i]), **options)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-@pytest.mark.parametrize("flags", [bool, float])
+@pytest.mark.parametrize(("flags", "implementation"), FLAG_TYPES)
 @pytest.mark.parametrize("name", SCENES)
 def test_cotangents_do_not_cross(name, flags, implementation):
     """One bad cotangent leaves the gradients of the other episode alone."""
@@ -273,7 +271,7 @@ def test_masked_rows_may_hold_anything(name, implementation):
     for n in args:
         if args[n].ndim == 2:
             planted += [args | {n: np.where(mask, args[n], plant)} for plant in PLANTS]
-    got = jax.jit(jax.vmap(f), compiler_options=QUICKLY)(stacked(planted))
+    got = jax.jit(jax.vmap(f))(stacked(planted))
     for x in jax.tree.leaves(got):
         assert np.isfinite(x).all()
         np.testing.assert_array_equal(x, np.broadcast_to(x[:1], x.shape))
@@ -331,7 +329,7 @@ def test_derivatives_at_the_cut_are_those_of_the_product(case, implementation):
         elif n in ("a", "trace", "rho"):
             args[n] = jnp.where(cut, 0, x)
 
-    @functools.partial(jax.jit, static_argnums=0, compiler_options=QUICKLY)
+    @functools.partial(jax.jit, static_argnums=0)
     def derivatives(op, args):
         second = jax.grad(along(lambda x: loss(op)(args | x)))(floats(args))
         return both(op, args), second
@@ -393,7 +391,7 @@ def test_derivative_is_zero_where_the_other_factor_is_not_finite(plant, implemen
 def test_huge_log_ratios_are_clipped_before_they_overflow(case, dtype, implementation):
     """A ratio far beyond the clip is the clip, one that underflows is 0, with derivatives of 0."""
     args = jax.tree.map(lambda x: x if x.dtype == bool else x.astype(dtype), arguments(case))
-    f = jax.jit(functools.partial(both, operation(case, implementation)), compiler_options=QUICKLY)
+    f = jax.jit(functools.partial(both, operation(case, implementation)))
     largest = float(jnp.finfo(dtype).max)
 
     def planted(large, small):

@@ -15,12 +15,8 @@ IMPLEMENTATIONS = {
     None: tuple(CHECKS),
     "associative_scan": (
         PLAIN,
-        "reverse over reverse",
         f"{PLAIN} of vmap, odd arguments",
         f"{PLAIN} of vmap, a knob",
-        "vmap of one argument alone",
-        "scan over results",
-        "shard_map over some axes",
         "jit over devices",
     ),
 }

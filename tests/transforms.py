@@ -388,6 +388,12 @@ def knobs(args):
     return first, second
 
 
+def by_few(op, args):
+    """The loss as a function of an array and the knobs, and those."""
+    few = {n: args[n] for n in (leader(args), *knobs(args))}
+    return lambda few: loss(op)(args | few), few
+
+
 def even(args):
     """Every other argument."""
     return sorted(args)[::2]
@@ -454,10 +460,6 @@ def scanned(op, step=lambda f: f, **options):
 # ------------------------------------------------------------------------------------------------
 
 
-# Nearly all of the time goes into compiling, and nothing here measures what comes out of it.
-QUICKLY = {"xla_backend_optimization_level": 0}
-
-
 @dataclass(frozen=True)
 class Check:
     """function(op, args), run under jit unless `eager`; `cases` are those that it can depend on."""
@@ -471,7 +473,7 @@ class Check:
     def __call__(self, op, args):
         function = functools.partial(self.function, op)
         if not self.eager:
-            function = jax.jit(function, compiler_options=QUICKLY)
+            function = jax.jit(function)
         with self.context():
             return function(args)
 
@@ -480,11 +482,11 @@ CHECKS: dict[str, Check] = {}
 PLAIN = "value and gradient"
 EVERY_CASE = tuple(CASES)
 FLAGGED = tuple(case for case in OPERATIONS if case != "linear_recurrence")
+EDGED = tuple(case for case in OPERATIONS if set(BY_LANE) & set(CASES[case].arguments.split()))
 DECAYED = tuple(case for case in OPERATIONS if case != "episodic_prefix_sum")
 # For checks in which JAX handles the operation as a black box, or chains rules that other checks
 # put every operation through.
-EITHER = ("gae", "eligibility_traces")
-SEVERAL_RESULTS = ("gae", "vtrace", "gae-drop", "gae-mask", "vtrace-mixed", "vtrace-drop-mask")
+EITHER = ("gae", "linear_recurrence")
 
 
 def check(name, *, expect=None, **options):
@@ -575,7 +577,7 @@ def _(op, args):
         return jax.jit(op, donate_argnums=0)({n: x.copy() for n, x in args.items()})
 
 
-@around("export for two platforms", eager=True, cases=EITHER)
+@around("export for two platforms", eager=True, cases=("eligibility_traces",))
 def _(op, args):
     kernels = jax.export.DisabledSafetyCheck.custom_call("triton_kernel_call_ffi")
     export = jax.export.export(jax.jit(op), platforms=("cpu", "cuda"), disabled_checks=[kernels])
@@ -620,7 +622,7 @@ def _(op, args):
     return op(args), alone
 
 
-@check("gradient of one result alone", cases=SEVERAL_RESULTS)
+@check("gradient of one result alone", cases=("gae", "vtrace"))
 def _(op, args):
     f, moving = differentiable(op, args)
     return [jax.grad(lambda x, i=i: total(f(x)[i]))(moving) for i in range(2)]
@@ -631,16 +633,6 @@ def _(op, args):
     f, moving = differentiable(op, args)
     out, vjp = jax.vjp(f, moving)
     return out, vjp(direction(out))
-
-
-@check("vjp, bool flags among the arguments", cases=FLAGGED)
-def _(op, args):
-    args = hard(args, bool)
-    out, vjp = jax.vjp(op, args)
-    (cotangents,) = vjp(direction(out))
-    for n, x in args.items():
-        assert (cotangents[n].dtype == jax.dtypes.float0) == (x.dtype == bool)
-    return floats(cotangents)
 
 
 @check("jacfwd")
@@ -657,8 +649,8 @@ def _(op, args):
 
 @check("hessian")
 def _(op, args):
-    f, moving = differentiable(op, args)
-    return jax.hessian(loss(f))(moving)
+    f, few = by_few(op, args)
+    return jax.hessian(f)(few)
 
 
 @check("linearize", expect="jvp")
@@ -700,17 +692,11 @@ def _(op, args):
     return jax.grad(lambda x: jax.jvp(loss(f), (x,), (direction(x),))[1])(moving)
 
 
-@check("forward over forward")
+@check("forward over forward", cases=EITHER)
 def _(op, args):
     f, moving = differentiable(op, args)
     tangent = direction(moving)
     return jax.jvp(lambda x: jax.jvp(f, (x,), (tangent,))[1], (moving,), (tangent,))
-
-
-def by_few(op, args):
-    """The loss as a function of an array and the knobs, and those."""
-    few = {n: args[n] for n in (leader(args), *knobs(args))}
-    return lambda few: loss(op)(args | few), few
 
 
 @check("third order")
@@ -719,7 +705,7 @@ def _(op, args):
     return jax.jvp(jax.grad(along(f)), (few,), (direction(few),))[1]
 
 
-@check("third order, reverse only", expect="third order")
+@check("third order, reverse only", expect="third order", cases=EITHER)
 def _(op, args):
     f, few = by_few(op, args)
     return jax.grad(along(along(f)))(few)
@@ -737,7 +723,7 @@ def _(op, args):
     return jax.grad(outer)(args[knob])
 
 
-@check("check_grads", expect="value", eager=True, cases=("gae", "linear_recurrence"))
+@check("check_grads", expect="value", eager=True, cases=("linear_recurrence",))
 def _(op, args):
     f, moving = differentiable(op, args)
     jax.test_util.check_grads(jax.jit(f), (moving,), order=2, modes=("fwd", "rev"))
@@ -747,27 +733,23 @@ def _(op, args):
 # --- batching ---
 
 BATCHED = {
-    "all arguments": lambda args: list(args),
-    "even arguments": even,
-    "odd arguments": odd,
-    "a knob": lambda args: knobs(args)[:1],
-    "all but the flags": lambda args: [n for n in args if n not in FLAGS],
+    "even arguments": (even, OPERATIONS),
+    "odd arguments": (odd, OPERATIONS),
+    "all arguments": (list, EITHER),
+    "a knob": (lambda args: knobs(args)[:1], OPERATIONS),
+    "all but the flags": (lambda args: [n for n in args if n not in FLAGS], EITHER),
 }
-for which, choose in BATCHED.items():
+for which, (choose, cases) in BATCHED.items():
 
-    @check(
-        f"{PLAIN} of vmap, {which}", cases=EVERY_CASE if which == "odd arguments" else OPERATIONS
-    )
+    @check(f"{PLAIN} of vmap, {which}", cases=cases)
     def _(op, args, choose=choose):
         names = choose(args)
         return both(vmapped(op, args, names), copies(args, 2, names))
 
-    if which in ("all arguments", "odd arguments"):
-
-        @check(f"vmap of {PLAIN}, {which}")
-        def _(op, args, choose=choose):
-            names = choose(args)
-            return vmapped(functools.partial(both, op), args, names)(copies(args, 2, names))
+    @check(f"vmap of {PLAIN}, {which}", cases=EITHER)
+    def _(op, args, choose=choose):
+        names = choose(args)
+        return vmapped(functools.partial(both, op), args, names)(copies(args, 2, names))
 
 
 @check("vmap of one argument alone")
@@ -775,7 +757,7 @@ def _(op, args):
     return {n: vmapped(op, args, [n])(copies(args, 2, [n])) for n in args}
 
 
-@check("vmap over one knob in vmap over the other")
+@check("vmap over one knob in vmap over the other", cases=EITHER)
 def _(op, args):
     one, other = ([knob] for knob in knobs(args))
     f = vmapped(vmapped(functools.partial(both, op), args, one), args, other)
@@ -807,7 +789,7 @@ def _(op, args):
     return f(copies(args, 2, names, axis=1))
 
 
-@check("vmap, another axis for every other argument")
+@check("vmap, another axis for every other argument", cases=EITHER)
 def _(op, args):
     f = jax.vmap(op, ({n: 0 if n in even(args) else -1 for n in args},))
     return f(copies(copies(args, 2, even(args)), 2, odd(args), axis=2))
@@ -822,7 +804,7 @@ def _(op, args):
     return jax.vmap(op, (lane_axes(args),), 1)
 
 
-@around("time on the last axis", cases=EVERY_CASE)
+@around("time on the last axis")
 def _(op, args):
     def f(args):
         out = op.with_options(axis=-1)({n: x.T for n, x in args.items()})
@@ -831,7 +813,7 @@ def _(op, args):
     return f if op.function.__module__ != __name__ else op
 
 
-@check("vmap of jvp over tangents")
+@check("vmap of jvp over tangents", cases=EITHER)
 def _(op, args):
     f, moving = differentiable(op, args)
     return jax.vmap(lambda t: jax.jvp(f, (moving,), (t,))[1])(copies(direction(moving), 2))
@@ -883,20 +865,32 @@ for shape in ("lane", "time", "full"):
         return both(op, spread(args, shape))
 
 
-@check("vmap of gradient, full coefficients", cases=DECAYED)
+@check("vmap of gradient, full coefficients", cases=EITHER)
 def _(op, args):
     args = spread(args, "full")
     return vmapped(functools.partial(gradient, op), args, odd(args))(copies(args, 2, odd(args)))
 
 
-for dtype in (bool, np.int32):
+def beside_flags(op, args):
+    """Value and cotangents, with flags that have none."""
+    out, vjp = jax.vjp(op, args)
+    (cotangents,) = vjp(direction(out))
+    for n, x in cotangents.items():
+        assert (x.dtype == jax.dtypes.float0) == (n not in floats(args))
+    return out, floats(cotangents)
 
-    @check(f"{dtype.__name__} flags", cases=FLAGGED if dtype is bool else EITHER)
-    def _(op, args, dtype=dtype):
-        return both(op, hard(args, dtype))
+
+@check("bool flags", cases=FLAGGED)
+def _(op, args):
+    return beside_flags(op, hard(args, bool))
 
 
-@check("scalar bootstrap and init")
+@check("int flags", cases=("gae",))
+def _(op, args):
+    return beside_flags(op, hard(args, np.int32))
+
+
+@check("scalar bootstrap and init", cases=EDGED)
 def _(op, args):
     return both(op, one_for_all_lanes(args))
 
@@ -1056,7 +1050,7 @@ def by_shard(op, args, **options):
 
 def without_gathering(f, args):
     """Compiles and runs; the lanes are independent, so nothing may be gathered."""
-    program = jax.jit(f).lower(args).compile(QUICKLY)
+    program = jax.jit(f).lower(args).compile()
     assert "all-gather" not in program.as_text()
     return program(args)
 
@@ -1086,7 +1080,7 @@ def _(op, args):
     return by_shard(op, args)(args)
 
 
-around("shard_map, check_vma=False")(functools.partial(by_shard, check_vma=False))
+around("shard_map, check_vma=False", cases=EITHER)(functools.partial(by_shard, check_vma=False))
 
 
 @around("shard_map of checkpoint", cases=EITHER)
@@ -1099,7 +1093,7 @@ def _(op, args):
     return by_shard(jax.vmap(op, (lane_axes(args),), 1), args)
 
 
-@check("gradient inside shard_map", expect=PLAIN, cases=EVERY_CASE)
+@check("gradient inside shard_map", expect=PLAIN)
 def _(op, args):
     """That of a replicated operand comes out summed over the devices."""
     out_specs = (spec(args[leader(args)]), specs(floats(args)))
@@ -1110,10 +1104,10 @@ def _(op, args):
 @check("shard_map, bool flags", expect="bool flags", cases=FLAGGED)
 def _(op, args):
     args = hard(args, bool)
-    return both(by_shard(op, args), args)
+    return beside_flags(by_shard(op, args), args)
 
 
-@check("shard_map, replicated bootstrap and init", expect="scalar bootstrap and init")
+@check("shard_map, replicated bootstrap and init", expect="scalar bootstrap and init", cases=EDGED)
 def _(op, args):
     args = one_for_all_lanes(args)
     return both(by_shard(op, args), args)
@@ -1125,7 +1119,7 @@ def _(op, args):
     return jax.jvp(jax.grad(along(f)), (few,), (direction(few),))[1]
 
 
-@check("scan in shard_map", expect="scan over results")
+@check("scan in shard_map", expect="scan over results", cases=EITHER)
 def _(op, args):
     return both(by_shard(scanned(op), args), args)
 
@@ -1135,7 +1129,7 @@ def _(op, args):
     return both(jax.vmap(by_shard(op, args)), copies(args, 2))
 
 
-@check("shard_map over some axes", expect=f"{PLAIN} of vmap, all arguments")
+@check("shard_map over some axes", expect=f"{PLAIN} of vmap, all arguments", cases=EITHER)
 def _(op, args):
     f = jax.shard_map(
         jax.vmap(op),
@@ -1158,7 +1152,7 @@ def _(op, args):
     return without_gathering(functools.partial(both, op), args | rows)
 
 
-@check("jit over devices, scan", expect="scan over results", eager=True)
+@check("jit over devices, scan", expect="scan over results", eager=True, cases=EITHER)
 def _(op, args):
     return without_gathering(functools.partial(both, scanned(op)), put(args, mesh()))
 
@@ -1167,6 +1161,7 @@ def _(op, args):
     "jit over devices, vmap over seeds",
     expect=f"vmap of {PLAIN}, all arguments",
     eager=True,
+    cases=EITHER,
 )
 def _(op, args):
     batch = put(copies(args, SEEDS), mesh_of_seeds(), "seeds")
@@ -1199,7 +1194,7 @@ def explicit(f, args, mesh, *leading):
     gradients their operands'."""
     with jax.set_mesh(mesh):
         args = put(args, mesh, *leading)
-        out, gradients = jax.jit(f, compiler_options=QUICKLY)(args)
+        out, gradients = jax.jit(f)(args)
         for y in jax.tree.leaves(out):
             assert jax.typeof(y).sharding.spec == spec(args[leader(args)], *leading)
         for name, y in gradients.items():

@@ -3,19 +3,9 @@
 import triton
 import triton.language as tl
 
+from rl_triton_jax.kernels.gate import gate
 from rl_triton_jax.kernels.operands import has, is_last, raw, read
-
-
-@triton.jit
-def gate(coefficient, x):
-    """Their product, and exactly 0 where the coefficient is 0, whatever x is."""
-    return tl.where(coefficient == 0, 0, coefficient * x)
-
-
-@triton.jit
-def follow(a, b, h):
-    """a h + b, and b where a is exactly 0."""
-    return tl.where(a == 0, b, b + a * h)
+from rl_triton_jax.kernels.policy import expectation, log_ratio
 
 
 @triton.jit
@@ -93,7 +83,9 @@ def keeps(plan: tl.constexpr, x, o: tl.constexpr):
 @triton.jit
 def successor(plan: tl.constexpr, x, o: tl.constexpr):
     """v'_t."""
-    if plan.successor == "next_values":
+    if has(plan, "next_q_values"):
+        return expectation(plan, x, o)
+    elif plan.successor == "next_values":
         return read(plan, x, "next_values", o)
     elif plan.successor == "bootstrap_value":
         return tl.where(is_last(plan, x, o), read(plan, x, "bootstrap_value", o), 0)
@@ -125,5 +117,9 @@ def retrace_weight(plan: tl.constexpr, x, o: tl.constexpr):
     if has(plan, "trace"):
         return read(plan, x, "trace", o)
     else:
-        rho = tl.exp(tl.minimum(read(plan, x, "log_rho", o), 0, propagate_nan=tl.PropagateNan.ALL))
+        if has(plan, "actions"):
+            log_rho = log_ratio(plan, x, o)
+        else:
+            log_rho = read(plan, x, "log_rho", o)
+        rho = tl.exp(tl.minimum(log_rho, 0, propagate_nan=tl.PropagateNan.ALL))
         return read(plan, x, "lambda_", o) * rho

@@ -127,9 +127,11 @@ def is_last(plan: tl.constexpr, x, o: tl.constexpr):
 
 @triton.constexpr_function
 def row_operands(plan):
-    """The operands that differ from row to row."""
+    """The operands that hold a number for every row."""
     return tuple(
-        name for name, layout in zip(plan.operands, plan.layouts, strict=True) if layout.time != 0
+        name
+        for name, layout in zip(plan.operands, plan.layouts, strict=True)
+        if layout.time != 0 and layout.width == 1
     )
 
 
@@ -166,40 +168,44 @@ def load_all(plan: tl.constexpr, x):
 
 
 @triton.jit
+def address(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
+    """Where row t + o of an operand is."""
+    pointers, outer, inner, _inside, t, _loaded, counting = x
+    layout: tl.constexpr = layout_of(plan, name)
+    pointer = pointers[slot(plan.operands, name)]
+    pointer += spread(outer, plan.outer, layout.outer) + spread(inner, plan.inner, layout.inner)
+    if layout.time == 0:
+        return pointer
+    elif past_mask(plan, o):
+        return pointer + counting[1] * layout.time
+    else:
+        return pointer + t * layout.time + o * layout.time
+
+
+@triton.jit
 def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """Row t + o of an operand, in its own type; 0 outside of it.
 
     A neighbouring row is another load of what the neighbour loads for itself: with o a constant the
     two are the same instruction to the compiler, which then keeps one.
     """
-    pointers, outer, inner, inside, t, loaded, counting = x
+    inside, loaded = x[3], x[5]
     layout: tl.constexpr = layout_of(plan, name)
     if is_loaded(plan, loaded, name, o):
         return loaded[load_slot(plan, name, o)]
-    pointer = pointers[slot(plan.operands, name)]
-    pointer += spread(outer, plan.outer, layout.outer) + spread(inner, plan.inner, layout.inner)
+    pointer = address(plan, x, name, o)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
-    if layout.time == 0:
+    if layout.time == 0 or always(plan, o):
         if ragged:
             return tl.load(pointer, mask=inside, other=0)
         else:
             return tl.load(pointer)
     else:
-        if past_mask(plan, o):
-            pointer = pointer + counting[1] * layout.time
+        exists = exists_in(plan, x, o, layout.rows)
+        if ragged:
+            return tl.load(pointer, mask=exists & inside, other=0)
         else:
-            pointer = pointer + t * layout.time + o * layout.time
-        if always(plan, o):
-            if ragged:
-                return tl.load(pointer, mask=inside, other=0)
-            else:
-                return tl.load(pointer)
-        else:
-            exists = exists_in(plan, x, o, layout.rows)
-            if ragged:
-                return tl.load(pointer, mask=exists & inside, other=0)
-            else:
-                return tl.load(pointer, mask=exists, other=0)
+            return tl.load(pointer, mask=exists, other=0)
 
 
 @triton.jit

@@ -7,7 +7,7 @@ Both read every operand once, keep coefficients and scan on chip, and write ever
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.flags import follow, gate
+from rl_triton_jax.kernels.gate import follow, gate
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
 from rl_triton_jax.kernels.operands import always, counts, has, load_all, masked, read
 from rl_triton_jax.kernels.td import (

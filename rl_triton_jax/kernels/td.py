@@ -13,14 +13,15 @@ from rl_triton_jax.kernels.flags import (
     carry,
     discount,
     dropped,
-    gate,
     one,
     ratio,
     retrace_weight,
     successor,
     uncut,
 )
+from rl_triton_jax.kernels.gate import gate
 from rl_triton_jax.kernels.operands import has, is_last, read, read_or_zero, wants, write, write_at
+from rl_triton_jax.kernels.policy import of_the_action
 
 
 @triton.jit
@@ -59,9 +60,18 @@ def mixing(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
+def value(plan: tl.constexpr, x, o: tl.constexpr):
+    """v_t, or q_t of the action taken."""
+    if has(plan, "q_values"):
+        return of_the_action(plan, x, "q_values", o)
+    else:
+        return read(plan, x, "values", o)
+
+
+@triton.jit
 def errors_terms(plan: tl.constexpr, x, o: tl.constexpr):
     r = read(plan, x, "rewards", o)
-    v = read(plan, x, "values", o)
+    v = value(plan, x, o)
     g = discount(plan, x, o)
     nxt = successor(plan, x, o)
     kept = (v,)

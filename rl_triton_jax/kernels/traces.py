@@ -3,7 +3,8 @@
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.flags import carry, gate, keeps, one
+from rl_triton_jax.kernels.flags import carry, keeps, one
+from rl_triton_jax.kernels.gate import gate
 from rl_triton_jax.kernels.operands import has, is_first, is_last, read, write, write_at
 
 

@@ -7,19 +7,21 @@ from rl_triton_jax.launch.plan import Plan
 
 @dataclass(frozen=True)
 class Config:
-    """A launch: which kernel, its block sizes, and how many programs of how many warps."""
+    """A launch: which kernel, its block sizes, how many programs of how many warps, and how many
+    actions a tile holds."""
 
     kernel: str
     constants: tuple[tuple[str, int], ...]
     programs: int
     warps: int
+    actions: int = 1
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
         sizes = dict(self.constants)
         if self.kernel == "columns":
-            return plan.tiled(sizes["S"], sizes["S"] * sizes["WT"], sizes["BN"])
-        return plan.tiled(1, sizes["BT"], sizes["BN"])
+            return plan.tiled(sizes["S"], sizes["S"] * sizes["WT"], sizes["BN"], self.actions)
+        return plan.tiled(1, sizes["BT"], sizes["BN"], self.actions)
 
 
 def _power_of_2(n: int) -> int:
@@ -28,6 +30,8 @@ def _power_of_2(n: int) -> int:
 
 def choose(plan: Plan) -> Config:
     """The configuration for a plan."""
+    if plan.actions > 1:
+        return _tables(plan)
     return _columns(plan) if plan.columns else _rows(plan)
 
 
@@ -55,3 +59,23 @@ def _rows(plan: Plan) -> Config:
     warps = min(max(block * lanes // (32 * a_thread), 1), 8)
     programs = -(-plan.outer_size // lanes)
     return Config("rows", (("BT", block), ("BN", lanes)), programs, warps)
+
+
+TABLE_TILE = 4096
+"""How many numbers of a table a tile holds."""
+
+
+def _tables(plan: Plan) -> Config:
+    actions = min(32, _power_of_2(plan.actions))
+    if plan.columns:
+        lanes = min(16, _power_of_2(plan.lanes))
+        block = min(TABLE_TILE // (actions * lanes), _power_of_2(plan.length))
+        sizes = (("S", 1), ("WT", block), ("BN", lanes))
+        programs = plan.outer_size * -(-plan.lanes // lanes)
+    else:
+        block = min(TABLE_TILE // actions, _power_of_2(plan.length))
+        lanes = min(TABLE_TILE // (actions * block), _power_of_2(plan.outer_size))
+        sizes = (("BT", block), ("BN", lanes))
+        programs = -(-plan.outer_size // lanes)
+    warps = min(max(block * lanes * actions // 512, 1), 8)
+    return Config("columns" if plan.columns else "rows", sizes, programs, warps, actions)

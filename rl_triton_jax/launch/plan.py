@@ -14,12 +14,14 @@ type Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Strides of an operand, in elements, along the merged axes; and its length along time."""
+    """Strides of an operand, in elements, along the merged axes; its length along time; and how
+    many numbers it holds for a row: one, or one for every action."""
 
     outer: Shape
     time: int
     inner: Shape
     rows: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,9 @@ class Plan:
 
     `family` names its terms, `kind` the estimator; `outer` and `inner` are the sizes of the merged
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
-    tile
-    that a configuration chose: `span` are the lowest and highest row offsets that never leave the
-    time axis (an empty range if any may), `reach` those that the terms may ask for, and `whole`
-    says that all lanes of every tile exist.
+    tile that a configuration chose: `span` are the lowest and highest row offsets that never leave
+    the time axis (an empty range if any may), `reach` those that the terms may ask for, `whole`
+    says that all lanes of every tile exist, and `action_block` is how many actions it holds.
     """
 
     kind: str
@@ -54,6 +55,8 @@ class Plan:
     mixed: bool
     starts: bool
     longer: bool
+    actions: int
+    action_block: int = 1
     span: tuple[int, int] = (1, 0)
     reach: tuple[int, int] = (0, 0)
     whole: bool = False
@@ -73,8 +76,9 @@ class Plan:
         """Whether lanes, not time, lie side by side in memory."""
         return self.lanes > 1
 
-    def tiled(self, fold: int, block: int, lanes: int) -> "Plan":
-        """The plan for tiles of so many lanes, their blocks of rows folded so many at a time."""
+    def tiled(self, fold: int, block: int, lanes: int, actions: int) -> "Plan":
+        """The plan for tiles of so many lanes, their blocks of rows folded so many at a time, and
+        tables read so many actions at a time."""
         lowest, highest = (1 - fold, 0) if self.reverse else (0, fold - 1)
         across = self.lanes if self.columns else self.outer_size
         return replace(
@@ -82,6 +86,7 @@ class Plan:
             span=(1, 0) if self.length % block else (lowest, highest),
             reach=(lowest - 1, highest + 1),
             whole=across % lanes == 0,
+            action_block=actions,
         )
 
     @property
@@ -101,6 +106,9 @@ FAMILIES = {
     "linear_recurrence": "linear",
 }
 """Estimator -> the terms that its kernel uses."""
+
+ESTIMATORS = {"retrace_from_policy": "retrace"}
+"""Primitive -> the estimator, where it is known by another name."""
 
 DATA = {"errors": "rewards", "returns": "rewards", "traces": "x", "sum": "x", "linear": "b"}
 """Family -> its first data operand."""
@@ -132,7 +140,7 @@ ONE_ROW = ("bootstrap_value", "last_terminated", "init")
 
 
 def layouts(
-    shapes: Mapping[str, Shape], axis: int, length: int
+    shapes: Mapping[str, Shape], widths: Mapping[str, int], axis: int, length: int
 ) -> tuple[Shape, Shape, tuple[Layout, ...]]:
     """The merged sizes along outer and inner, and the layout of each operand."""
     full = [max(sizes) for sizes in zip(*shapes.values(), strict=True)]
@@ -140,8 +148,9 @@ def layouts(
     inner, inners = _merge(full[axis + 1 :], [s[axis + 1 :] for s in shapes.values()])
     found = []
     for (name, shape), o, i in zip(shapes.items(), outers, inners, strict=True):
+        width = widths.get(name, 1)
         sizes = (*o, shape[axis], *i)
-        strides = [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
+        strides = [width * math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
         along = [stride if n != 1 else 0 for stride, n in zip(strides, sizes, strict=True)]
         # in a window of one row, what is shared along time and what is not look the same
         has_rows = shape[axis] == length and name not in ONE_ROW
@@ -151,6 +160,7 @@ def layouts(
                 time=strides[len(o)] if has_rows or shape[axis] > 1 else 0,
                 inner=tuple(along[len(o) + 1 :]),
                 rows=shape[axis],
+                width=width,
             )
         )
     return outer, inner, tuple(found)
@@ -165,6 +175,7 @@ def make_plan(
     dtype: Any,
     index: tuple[Any, Any],
     largest_log: float,
+    widths: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> Plan:
     """The plan for one primitive, `<op>` or `<op>_vjp`.
@@ -177,14 +188,17 @@ def make_plan(
       dtype: Triton's type of the accumulation.
       index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
       largest_log: what exp may be applied to without overflow.
+      widths: how many numbers an operand holds for a row, where that is not one.
       options: the primitive's other parameters.
     """
     kind, is_vjp = name.removesuffix("_vjp"), name.endswith("_vjp")
+    kind = ESTIMATORS.get(kind, kind)
     family = FAMILIES[kind]
     length = next(iter(shapes.values()))[axis]
-    outer, inner, found = layouts(shapes, axis, length)
+    outer, inner, found = layouts(shapes, widths, axis, length)
     forward_in_time = family in ("traces", "sum") or (family == "linear" and not options["reverse"])
     rows = tuple(rows for _, rows, _ in results)
+    wide = widths.values() or (1,)
     return Plan(
         kind=kind,
         family=f"{family}_vjp" if is_vjp else family,
@@ -199,11 +213,14 @@ def make_plan(
         inner=inner,
         reverse=forward_in_time == is_vjp,
         dtype=dtype,
-        index=index[math.prod(outer) * max(length + 1, *rows) * math.prod(inner) >= 2**31],
+        index=index[
+            math.prod(outer) * max(length + 1, *rows) * math.prod(inner) * max(wide) >= 2**31
+        ],
         largest_log=largest_log,
         successor=options.get("successor", ""),
         drops=options.get("on_truncation") == "drop",
         mixed=options.get("pg_bootstrap") == "mixed",
         starts=options.get("boundary") == "starts_at",
+        actions=max(wide),
         longer=any(name == "values" and n > length for name, n, _ in results),
     )

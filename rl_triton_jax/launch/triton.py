@@ -31,16 +31,22 @@ def call(
     axis: int,
     dtype: Any,
     compute_capability: int | None,
+    actions: int | None = None,
     **options: Any,
 ) -> list[jax.Array]:
     """Launches the kernel of a primitive, `<op>` or `<op>_vjp`, on arrays of one device.
 
-    `compute_capability` is None where there is no CUDA.
+    `compute_capability` is None where there is no CUDA. With `actions`, the operands have an axis
+    of them behind all others, and the results one of size 1.
     """
     shapes = {operand: x.shape for operand, x in operands.items()}
+    widths, behind = {}, ()
+    if actions is not None:
+        widths = {operand: shape[-1] for operand, shape in shapes.items()}
+        shapes, behind = {operand: shape[:-1] for operand, shape in shapes.items()}, (1,)
     lanes = jnp.broadcast_shapes(*((*s[:axis], 1, *s[axis + 1 :]) for s in shapes.values()))
     out = [
-        jax.ShapeDtypeStruct((*lanes[:axis], rows, *lanes[axis + 1 :]), out_dtype)
+        jax.ShapeDtypeStruct((*lanes[:axis], rows, *lanes[axis + 1 :], *behind), out_dtype)
         for _, rows, out_dtype in results
     ]
     if 0 in out[0].shape:
@@ -53,6 +59,7 @@ def call(
         dtype=TYPES[np.dtype(dtype).name],
         index=(tl.int32, tl.int64),
         largest_log=0.99 * float(np.log(np.finfo(dtype).max)) if np.dtype(dtype).kind == "f" else 0,
+        widths=widths,
         options=options,
     )
     config = choose(plan)

@@ -5,6 +5,7 @@ gets a time axis of size 1, a scalar is 1 everywhere; nothing is copied or trans
 """
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from rl_triton_jax import config
-from rl_triton_jax.primitives.linear_op import LinearOp, accumulation_type
+from rl_triton_jax.primitives.linear_op import accumulation_type
 
 
 class Arguments:
@@ -31,7 +32,6 @@ class Arguments:
         self._data: dict[str, Any] = {}
         self._coefficients: dict[str, Any] = {}
         self._as_they_are: dict[str, Any] = {}
-        self._typeless: set[str] = set()
         self.shape = self._array(name, array).shape
         if not self.shape:
             self.refuse(name, "a scalar", "an array with a time axis")
@@ -116,9 +116,7 @@ class Arguments:
         name, array = self.one_of(**arrays)
         x = self._array(name, array)
         x = self.exact(name, x) if x.ndim else jnp.reshape(x, (1,) * len(self.shape))
-        self._as_they_are[name] = (
-            x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)
-        )
+        self._as_they_are[name] = _floating(x)
 
     def one_of(self, **arrays: ArrayLike | None) -> tuple[str, ArrayLike]:
         """The one of these that is given, and its name."""
@@ -128,22 +126,30 @@ class Arguments:
             self.refuse(" and ".join(arrays), got, "exactly one of them")
         return given[0]
 
-    def tables(self, **arrays: ArrayLike) -> list[jax.Array]:
-        """Arrays with a number for every row, lane and action; the first sets how many actions."""
-        found = [self._array(name, array) for name, array in arrays.items()]
-        shape = (*self.shape, *found[0].shape[-1:])
-        for name, x in zip(arrays, found, strict=True):
-            if x.shape != shape or x.ndim == len(self.shape):
-                expected = f"the shape of {self.leader}, {self.shape}, and an axis of actions"
-                self.refuse(name, f"shape {x.shape}", expected)
-        return found
+    def table(
+        self, name: str, array: ArrayLike, *, like: str | None = None, typed: bool = True
+    ) -> None:
+        """Adds numbers for every row, lane and action: as many actions as another table has.
 
-    def integers(self, name: str, array: ArrayLike) -> jax.Array:
-        """An integer for every row and lane."""
+        They are data, unless they take no part in the type of the result.
+        """
+        x = self._array(name, array)
+        if x.ndim != len(self.shape) + 1 or x.shape[:-1] != self.shape:
+            expected = f"the shape of {self.leader}, {self.shape}, and an axis of actions"
+            self.refuse(name, f"shape {x.shape}", expected)
+        if like is not None and x.shape != self._data[like].shape:
+            self.refuse(name, f"shape {x.shape}", f"the shape of {like}, {self._data[like].shape}")
+        if typed:
+            self._data[name] = x
+        else:
+            self._as_they_are[name] = _floating(x)
+
+    def integers(self, name: str, array: ArrayLike) -> None:
+        """Adds an integer for every row and lane."""
         x = self.exact(name, array)
         if not jnp.issubdtype(x.dtype, jnp.integer):
             self.refuse(name, f"dtype {x.dtype}", "integers", error=TypeError)
-        return x
+        self._as_they_are[name] = x
 
     def exact(self, name: str, array: ArrayLike) -> jax.Array:
         """A number for every row and lane."""
@@ -157,17 +163,13 @@ class Arguments:
         if value not in options:
             self.refuse(name, repr(value), "one of " + ", ".join(map(repr, options)))
 
-    def takes_no_part_in_type(self, name: str) -> None:
-        """Says that data is an intermediate result, in a wider type than what it was made from."""
-        self._typeless.add(name)
-
     def varies_in_time(self, name: str) -> bool:
         """Whether a coefficient has more than one row."""
         return self._coefficients[name].shape[self.axis] != 1
 
     def call(
         self,
-        op: LinearOp,
+        op: Callable[..., list[jax.Array]],
         implementation: str | None,
         *,
         keep_integers: bool = False,
@@ -175,8 +177,7 @@ class Arguments:
     ) -> list[jax.Array]:
         """Runs the operation on what was added."""
         with jax.numpy_dtype_promotion("standard"):
-            typed = [x for name, x in self._data.items() if name not in self._typeless]
-            dtype = jnp.result_type(*typed)
+            dtype = jnp.result_type(*self._data.values())
             if not jnp.issubdtype(dtype, jnp.floating):
                 if not keep_integers:
                     dtype = jnp.result_type(dtype, float)
@@ -221,3 +222,7 @@ class Arguments:
                 f"a scalar or {self.lanes}: the shape of {self.leader} without time",
             )
         return jnp.expand_dims(x, self.axis)
+
+
+def _floating(x: jax.Array) -> jax.Array:
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(jnp.float32)

@@ -1,14 +1,11 @@
 """Retrace(λ) from whole action distributions."""
 
 import jax
-import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from rl_triton_jax.ops.arguments import Arguments
-from rl_triton_jax.ops.td_arguments import add_flags, add_successors
-from rl_triton_jax.primitives import estimators
-from rl_triton_jax.primitives.linear_op import accumulation_type
-from rl_triton_jax.recurrences.gate import gate
+from rl_triton_jax.ops.td_arguments import add_flags
+from rl_triton_jax.primitives import policy
 
 
 def retrace_from_policy(
@@ -84,53 +81,18 @@ def retrace_from_policy(
     Munos et al., "Safe and Efficient Off-Policy Reinforcement Learning", 2016.
     """
     x = Arguments("retrace_from_policy", "rewards", rewards, axis)
-    q, next_q = x.tables(q_values=q_values, next_q_values=next_q_values)
-    taken = x.integers("actions", actions)[..., None]
-
-    def of_the_action(table: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(table, taken, axis=-1)[..., 0]
-
-    def policy(**given: ArrayLike | None) -> tuple[jax.Array, bool]:
-        name, array = x.one_of(**given)
-        return _wide(x.tables(q_values=q, **{name: array})[1]), "logits" in name
-
-    pi, is_logits = policy(target_probs=target_probs, target_logits=target_logits)
-    log_pi = of_the_action(jax.nn.log_softmax(pi) if is_logits else jnp.log(pi))
-    next_pi, is_logits = policy(
-        next_target_probs=next_target_probs, next_target_logits=next_target_logits
-    )
-    next_pi = jax.nn.softmax(next_pi) if is_logits else next_pi
-    next_pi, wide_q = _same_type(next_pi, _wide(next_q))
-    expectation = jnp.sum(gate(next_pi, wide_q), axis=-1)
-    x.takes_no_part_in_type("next_values")
-
-    successor = add_successors(
-        x,
-        values=None,
-        bootstrap_value=None,
-        next_values=expectation,
-        truncated=truncated,
-        on_truncation=on_truncation,
-    )
-    x.rows("q_values", of_the_action(q), store_as="values")
+    x.table("q_values", q_values)
+    x.table("next_q_values", next_q_values, like="q_values")
+    x.integers("actions", actions)
+    for given in (
+        dict(target_probs=target_probs, target_logits=target_logits),
+        dict(next_target_probs=next_target_probs, next_target_logits=next_target_logits),
+    ):
+        x.table(*x.one_of(**given), like="q_values", typed=False)
+    x.ratios(behaviour_log_prob=x.exact("behaviour_log_prob", behaviour_log_prob))
+    x.choice("on_truncation", on_truncation, ("bootstrap", "drop"))
     add_flags(x, terminated, truncated, last_terminated, mask)
     x.coefficient("gamma", gamma)
     x.coefficient("lambda_", lambda_)
-    behaviour = _wide(x.exact("behaviour_log_prob", behaviour_log_prob))
-    log_pi, behaviour = _same_type(log_pi, behaviour)
-    x.ratios(log_rho=log_pi - behaviour)
-    options = {"successor": successor, "on_truncation": on_truncation}
-    return x.call(estimators.retrace, implementation, **options)[0]
-
-
-def _wide(x: jax.Array) -> jax.Array:
-    """x in a floating type of at least 32 bits."""
-    return x.astype(
-        accumulation_type(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else jnp.float32
-    )
-
-
-def _same_type(x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-    with jax.numpy_dtype_promotion("standard"):
-        dtype = jnp.promote_types(x.dtype, y.dtype)
-    return x.astype(dtype), y.astype(dtype)
+    options = {"successor": "next_values", "on_truncation": on_truncation}
+    return x.call(policy.retrace_from_policy, implementation, **options)[0]

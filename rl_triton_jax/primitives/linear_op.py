@@ -118,7 +118,7 @@ def _primitive(recurrence: Recurrence, linear: tuple[str, ...], transpose: Calla
     ad.primitive_jvps[p] = partial(_jvp, p, recurrence, linear)
     ad.primitive_transposes[p] = transpose
     partial_eval.dce_rules[p] = _drop_unused_results
-    lowering.register(p, recurrence)
+    lowering.register(p, lowering.by_solver(recurrence))
     return p
 
 
@@ -157,7 +157,8 @@ def _drop_unused_results(used, eqn):
 
 
 def _batch(p: Primitive, args, dims, *, axis, results, **params):
-    args, position = rules.batch_together(args, dims)
+    position = rules.batch_axis(dims)
+    args = rules.batch_together(args, dims, position)
     out = p.bind(*args, axis=axis + (position <= axis), results=results, **params)
     return out, [position] * len(results)
 

@@ -23,13 +23,25 @@ BEHIND = {"values": "bootstrap_value"}
 """Of an operand with one row more than the others, that row's cotangent goes by this name."""
 
 
-def register(p: Primitive, recurrence: Recurrence) -> None:
-    """Registers the lowerings of the primitive that stands for a recurrence."""
+def register(p: Primitive, unfused: Callable) -> None:
+    """Registers the lowerings of a primitive.
+
+    `unfused` does the same in plain JAX, in the way that its argument `implementation` names.
+    """
     # custom_partitioning asks for the devices while it is lowered
     dispatch.prim_requires_devices_during_lowering.add(p)
-    mlir.register_lowering(p, partial(_lower, recurrence, None))
+    mlir.register_lowering(p, partial(_lower, p.name, unfused, None))
     for platform in ("cpu", "cuda", "rocm"):
-        mlir.register_lowering(p, partial(_lower, recurrence, platform), platform=platform)
+        mlir.register_lowering(p, partial(_lower, p.name, unfused, platform), platform=platform)
+
+
+def by_solver(recurrence: Recurrence) -> Callable:
+    """A recurrence in plain JAX, by the solver of an implementation's name."""
+
+    def unfused(*arrays: jax.Array, implementation: str, **params: Any) -> list[jax.Array]:
+        return evaluate(recurrence, SOLVERS[implementation], *arrays, **params)
+
+    return unfused
 
 
 def evaluate(
@@ -67,8 +79,9 @@ def evaluate(
     return [finish(*result) for result in results]
 
 
-def _lower(recurrence: Recurrence, platform: str | None, ctx, *args, implementation, **params):
-    name = recurrence.__name__
+def _lower(
+    name: str, unfused: Callable, platform: str | None, ctx, *args, implementation, **params
+):
     why_no_kernel = availability.why_not(platform, asked=implementation == "triton")
     if implementation is None and sharding.is_partly_manual(ctx.module_context.axis_context):
         why_no_kernel = "it cannot be partitioned here"
@@ -76,7 +89,7 @@ def _lower(recurrence: Recurrence, platform: str | None, ctx, *args, implementat
     if chosen == "triton":
         body = sharding.over_lanes(partial(_launch, name, platform, **params), params["axis"])
     else:
-        body = partial(evaluate, recurrence, SOLVERS[chosen], **params)
+        body = partial(unfused, implementation=chosen, **params)
     return rules.lower_as(body)(ctx, *args)
 
 

@@ -31,8 +31,8 @@ def _type(coefficient, x):
 
 
 def _batch(args, dims):
-    args, position = rules.batch_together(args, dims)
-    return gate_p.bind(*args), position
+    position = rules.batch_axis(dims)
+    return gate_p.bind(*rules.batch_together(args, dims, position)), position
 
 
 def _jvp(primals, tangents):
