@@ -106,17 +106,30 @@ def poisoned(like):
 
 
 def triton_call(
-    operands, *, kernel, out_type, grid, name, compute_capability, backend_options, **constants
+    operands,
+    *,
+    kernel,
+    out_type,
+    zeroed_outputs,
+    grid,
+    name,
+    compute_capability,
+    backend_options,
+    **constants,
 ):
     """Stands in for `jax_triton.triton_call`, which would compile for a GPU."""
 
     def run(*arrays):
         global launches
         results = [poisoned(x) for x in out_type]
+        for i in zeroed_outputs:
+            results[i][:] = 0
         tensors = tuple(HostTensor(np.array(x, order="C")) for x in arrays)
         with ONE_AT_A_TIME:
             launches += 1
-            kernel[grid](tensors, *map(HostTensor, results), **constants)
+            free = [x for x in kernel.arg_names[1:] if x not in constants]
+            given = dict(zip(free, map(HostTensor, results), strict=True))
+            kernel[grid](tensors, **given, **constants)
         return results
 
     return jax.pure_callback(run, out_type, *operands)
@@ -149,16 +162,16 @@ def install():
         p.def_impl(partial(run_eagerly, p.name))
 
 
-def small(plan):
+def small(plan, split=False):
     """Ragged tiles, and several blocks of time from a length of 5 on."""
+    actions = min(plan.actions, 2)
     if plan.columns:
         lanes = 2 if plan.lanes <= 4 and plan.outer_size == 1 else 4
-        programs = plan.outer_size * -(-plan.lanes // lanes)
-        return configs.Config("columns", (("S", 2), ("WT", 2), ("BN", lanes)), programs, 1)
-    return configs.Config("rows", (("BT", 4), ("BN", 2)), -(-plan.outer_size // 2), 1)
+        return configs.columns(plan, 2, 2, lanes, 1, split=split, actions=actions)
+    return configs.rows(plan, 4, 2, 1, split=split, actions=actions)
 
 
-CONFIGS = {"chosen": configs.choose, "small": small}
+CONFIGS = {"chosen": configs.choose, "small": small, "split": partial(small, split=True)}
 
 # ------------------------------------------------------------------------------------------------
 # Kernels alone
@@ -245,8 +258,9 @@ def inputs(name, options, layout, length=7, **kwargs):
 
 OTHERS = [
     ("TN", 7, "chosen"),
-    ("STN", 9, "small"),
-    ("NT", 7, "chosen"),
+    ("TN", 9, "split"),
+    ("STN", 9, "split"),
+    ("NT", 9, "split"),
     ("TNA", 9, "small"),
     ("T", 7, "chosen"),
 ]
@@ -255,7 +269,11 @@ OTHERS = [
 def checks_of(name):
     """Every option set in small tiles, time-major and batch-major; what else there is in turn."""
     for i, options in enumerate(OPTIONS[name]):
-        for layout, length, config in (("TN", 7, "small"), ("NT", 7, "small"), OTHERS[i % 5]):
+        for layout, length, config in (
+            ("TN", 7, "small"),
+            ("NT", 7, "small"),
+            OTHERS[i % len(OTHERS)],
+        ):
 
             def check(options=options, layout=layout, length=length, config=config):
                 check_kernel(name, inputs(name, options, layout, length), config)
@@ -267,18 +285,24 @@ def checks_of_policy():
     """One action, a few, more than a tile holds; actions and weights that are no ordinary ones."""
     name = "retrace_from_policy"
     for options in OPTIONS[name]:
-        for actions, layout in ((3, "TN"), (3, "NT"), (1, "STN"), (40, "TN"), (40, "T")):
+        for actions, layout, config in (
+            (3, "TN", "split"),
+            (3, "NT", "small"),
+            (1, "STN", "chosen"),
+            (40, "TN", "chosen"),
+            (40, "T", "split"),
+        ):
 
-            def check(options=options, layout=layout, actions=actions):
-                launch.choose, draws.ACTIONS = configs.choose, actions
+            def check(options=options, layout=layout, actions=actions, config=config):
+                launch.choose, draws.ACTIONS = CONFIGS[config], actions
                 arguments, before = inputs(name, options, layout, 9), launches
                 same(kernel_of(name)(**arguments), oracles.retrace_from_policy(**arguments))
                 assert launches == before + 1
 
-            yield f"{options}, {layout}, {actions} actions", check
+            yield f"{options}, {layout}, {actions} actions, {config} tiles", check
 
     def unusual(op):
-        draws.ACTIONS = 3
+        launch.choose, draws.ACTIONS = small, 3
         arguments = inputs(name, "logits terminated", "TN", 9)
         arguments["actions"][:3] -= 3  # counts from the end
         arguments["actions"][5, 0] = 3  # does not exist

@@ -24,7 +24,9 @@ pytestmark = pytest.mark.skipif(
     reason="needs triton and jax_triton",
 )
 
-T, N = 128, 4096
+SHAPE = (128, 4096)
+LONG = {True: (65536, 64), False: (32768, 64)}
+"""Time is split over programs; columns, rows."""
 
 # operation -> the floating operands with every row (the derivative's are these), with one, options
 CALLS = {
@@ -107,10 +109,11 @@ BUDGETS = {
 }
 
 
-def launches(op, columns, capability):
+def launches(op, columns, capability, sizes):
     """What the forward and the backward kernel are launched with, by name."""
     from rl_triton_jax.launch import triton as launch
 
+    T, N = sizes
     shape = (T, N) if columns else (N, T)
     full, single, options = CALLS[op]
     x = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name in full.split()}
@@ -153,14 +156,15 @@ def compiled(kernel, types, out_types, backend_options, compute_capability, plan
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    constants.pop("grid")
+    del constants["grid"], constants["zeroed_outputs"]
     constants["plan"] = plan
     aligned = [["tt.divisibility", 16]]
+    results = [name for name in kernel.arg_names[1:] if name not in constants]
     signature = {"operands": tuple(POINTERS[x.name] for x in types)}
-    signature |= {f"r{i}": POINTERS[x.name] for i, x in enumerate(out_types)}
+    signature |= {name: POINTERS[x.name] for name, x in zip(results, out_types, strict=True)}
     signature |= dict.fromkeys(constants, "constexpr")
     attributes = {(0, i): aligned for i in range(len(types))}
-    attributes |= {(1 + i,): aligned for i in range(len(out_types))}
+    attributes |= {(kernel.arg_names.index(name),): aligned for name in results}
     order = {name: signature[name] for name in kernel.arg_names}
     source = ASTSource(kernel, order, constants, attributes)
     target = GPUTarget("cuda", compute_capability, 32)
@@ -181,10 +185,10 @@ def resources(cubin):
 
 
 @cache
-def seen(op, columns, capability=90):
+def seen(op, columns, capability=90, sizes=SHAPE):
     """kernel -> what it takes, and what it loads."""
     found = {}
-    for name, params in launches(op, columns, capability).items():
+    for name, params in launches(op, columns, capability, sizes).items():
         if name not in (op, f"{op}_vjp"):
             continue  # the derivative from a policy is that of `retrace`
         result = compiled(**params)
@@ -221,6 +225,13 @@ def check(op, columns, capability=90):
 @pytest.mark.parametrize("op", CALLS)
 def test_hopper(op, columns):
     check(op, columns)
+
+
+@pytest.mark.parametrize("columns", [True, False], ids=layout)
+@pytest.mark.parametrize("op", ["gae", "vtrace", "retrace_from_policy"])
+def test_long_windows(op, columns):
+    for kernel, x in seen(op, columns, sizes=LONG[columns]).items():
+        assert x["stack"] == 0, f"{kernel} spills"
 
 
 # The others differ by their assembler alone, so one operation will do.

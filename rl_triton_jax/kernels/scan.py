@@ -7,6 +7,7 @@ Both read every operand once, keep coefficients and scan on chip, and write ever
 import triton
 import triton.language as tl
 
+from rl_triton_jax.kernels.exchange import exchange
 from rl_triton_jax.kernels.gate import follow, gate
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
 from rl_triton_jax.kernels.operands import always, counts, has, load_all, masked, read
@@ -111,18 +112,30 @@ def only(here, value, axis: tl.constexpr):
 
 
 @triton.jit
+def place(plan: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Which part of the time this program has, the earliest computed first, and where in it."""
+    program = tl.program_id(0).to(plan.index)
+    if plan.parts > 1:
+        return program // PROGRAMS, program % PROGRAMS
+    else:
+        return program * 0, program
+
+
+@triton.jit
 def columns(
     operands,
     r0,
     r1,
     r2,
     r3,
+    words,
     plan: tl.constexpr,
     S: tl.constexpr,
     WT: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """One program: BN lanes side by side, time in blocks of WT chunks of S rows.
+    """One program: BN lanes side by side, time in blocks of WT chunks of S rows, one after another
+    or, if time is in parts, each in a program of its own.
 
     A tile is one row of every chunk. The S rows of a chunk are folded one after the other, so that
     only the WT maps of the chunks have to be scanned across threads; then they are unrolled again.
@@ -130,7 +143,7 @@ def columns(
     GROUPS: tl.constexpr = (plan.lanes + BN - 1) // BN
     BLOCKS: tl.constexpr = (plan.length + S * WT - 1) // (S * WT)
     results = (r0, r1, r2, r3)
-    program = tl.program_id(0).to(plan.index)
+    part, program = place(plan, plan.outer_size * GROUPS)
     outer = program // GROUPS
     inner = (program % GROUPS * BN + tl.arange(0, BN))[None, :]
     inside = inner < plan.lanes
@@ -140,7 +153,8 @@ def columns(
     if masked(plan):
         ends = outermost(plan, lanes, 0, WT, BN)
         entered = tl.full([1, BN], start(plan), plan.index)
-    for block in range(BLOCKS):
+    for step in range(BLOCKS if plan.parts == 1 else 1):
+        block = part + step
         if plan.reverse:  # the first tile row is the latest chunk, and its rows are taken backwards
             t = (BLOCKS - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
         else:
@@ -164,24 +178,29 @@ def columns(
         a, b, e, f = tl.associative_scan(
             (a, b, tl.full([WT, BN], 1, plan.dtype), tl.zeros([WT, BN], plan.dtype)), 0, compose
         )
+        if plan.parts > 1:
+            lane = outer * plan.lanes + inner
+            h = exchange(plan, words, part, lane, inside, chunk == WT - 1, a, b, h, 0)
         before = follow(e, f, h)
         for s in tl.static_range(S):
             x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
             finish(plan, x_s, results, offset(plan, s), after, before, kept)
             before = after
-        if BLOCKS > 1:
+        if plan.parts < BLOCKS:
             h = only(chunk == WT - 1, before, 0)
             if masked(plan):
                 entered = only(chunk == WT - 1, passed, 0)
 
 
 @triton.jit
-def rows(operands, r0, r1, r2, r3, plan: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr):
-    """One program: BN lanes, time along the tile in blocks of BT rows."""
+def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr):
+    """One program: BN lanes, time along the tile in blocks of BT rows, as in `columns`."""
+    GROUPS: tl.constexpr = (plan.outer_size + BN - 1) // BN
     BLOCKS: tl.constexpr = (plan.length + BT - 1) // BT
     results = (r0, r1, r2, r3)
-    outer = (tl.program_id(0).to(plan.index) * BN + tl.arange(0, BN))[:, None]
+    part, program = place(plan, GROUPS)
+    outer = (program * BN + tl.arange(0, BN))[:, None]
     inside = outer < plan.outer_size
     along = tl.arange(0, BT)[None, :].to(plan.index)
     lanes = (operands, outer, 0, inside, along, (), ())
@@ -189,7 +208,8 @@ def rows(operands, r0, r1, r2, r3, plan: tl.constexpr, BT: tl.constexpr, BN: tl.
     if masked(plan):
         ends = outermost(plan, lanes, 1, BN, BT)
         entered = tl.full([BN, 1], start(plan), plan.index)
-    for block in range(BLOCKS):
+    for step in range(BLOCKS if plan.parts == 1 else 1):
+        block = part + step
         if plan.reverse:
             t = (BLOCKS - 1 - block) * BT + along
         else:
@@ -201,17 +221,19 @@ def rows(operands, r0, r1, r2, r3, plan: tl.constexpr, BT: tl.constexpr, BN: tl.
         a, b, kept = terms(plan, x, 0)
         a = tl.broadcast_to(a, [BN, BT])
         b = tl.broadcast_to(b, [BN, BT])
-        _a, _b, e, f = tl.associative_scan(
+        all_a, all_b, e, f = tl.associative_scan(
             (a, b, tl.full([BN, BT], 1, plan.dtype), tl.zeros([BN, BT], plan.dtype)),
             1,
             compose,
             reverse=plan.reverse,
         )
+        is_last = along == (0 if plan.reverse else BT - 1)
+        if plan.parts > 1:
+            h = exchange(plan, words, part, outer, inside, is_last, all_a, all_b, h, 1)
         before = follow(e, f, h)
         after = follow(a, b, before)
         finish(plan, x, results, 0, after, before, kept)
-        if BLOCKS > 1:
-            last: tl.constexpr = 0 if plan.reverse else BT - 1
-            h = only(along == last, after, 1)
+        if plan.parts < BLOCKS:
+            h = only(is_last, after, 1)
             if masked(plan):
-                entered = only(along == last, passed, 1)
+                entered = only(is_last, passed, 1)

@@ -7,25 +7,65 @@ from rl_triton_jax.launch.plan import Plan
 
 @dataclass(frozen=True)
 class Config:
-    """A launch: which kernel, its block sizes, how many programs of how many warps, and how many
-    actions a tile holds."""
+    """A launch: which kernel, its block sizes, and how many programs of how many warps.
+
+    Time may be split over `parts` programs, which pass the carry on; `actions` is how many of them
+    a tile of a table holds.
+    """
 
     kernel: str
     constants: tuple[tuple[str, int], ...]
     programs: int
     warps: int
     actions: int = 1
+    parts: int = 1
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
         sizes = dict(self.constants)
-        if self.kernel == "columns":
-            return plan.tiled(sizes["S"], sizes["S"] * sizes["WT"], sizes["BN"], self.actions)
-        return plan.tiled(1, sizes["BT"], sizes["BN"], self.actions)
+        fold = sizes.get("S", 1)
+        block = fold * sizes["WT"] if self.kernel == "columns" else sizes["BT"]
+        return plan.tiled(fold, block, sizes["BN"], actions=self.actions, parts=self.parts)
+
+
+def columns(
+    plan: Plan, fold: int, chunks: int, lanes: int, warps: int, *, split: bool, actions: int = 1
+) -> Config:
+    """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
+    lanes = min(lanes, _power_of_2(plan.lanes))
+    fold = min(fold, _power_of_2(plan.length))
+    chunks = min(chunks, _power_of_2(-(-plan.length // fold)))
+    warps = min(max(lanes * chunks * actions // 32, 1), warps)
+    parts = _parts(plan, fold * chunks) if split else 1
+    programs = parts * plan.outer_size * -(-plan.lanes // lanes)
+    sizes = (("S", fold), ("WT", chunks), ("BN", lanes))
+    return Config("columns", sizes, programs, warps, actions, parts)
+
+
+def rows(
+    plan: Plan, block: int, lanes: int, warps: int, *, split: bool, actions: int = 1
+) -> Config:
+    """`block` rows of `lanes` lanes a program; no larger than the arrays are."""
+    block = min(block, _power_of_2(plan.length))
+    lanes = min(lanes, _power_of_2(plan.outer_size))
+    warps = min(max(block * lanes * actions // 32, 1), warps)
+    parts = _parts(plan, block) if split else 1
+    programs = parts * -(-plan.outer_size // lanes)
+    return Config("rows", (("BT", block), ("BN", lanes)), programs, warps, actions, parts)
 
 
 def _power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
+
+
+MOST_PARTS = 4096
+"""Every program reads a word of every part before its own."""
+
+
+def _parts(plan: Plan, block: int) -> int:
+    """How many blocks there are, if each can be a program of its own; otherwise 1."""
+    blocks = -(-plan.length // block)
+    return blocks if plan.can_split and blocks <= MOST_PARTS else 1
 
 
 def choose(plan: Plan) -> Config:
@@ -35,30 +75,35 @@ def choose(plan: Plan) -> Config:
     return _columns(plan) if plan.columns else _rows(plan)
 
 
-FEW_PROGRAMS = 64
-"""With fewer programs than this, a program takes long blocks of few lanes."""
+FEW = 1024
+"""With fewer lanes than this, a program has fewer rows, so that there are more programs."""
 
 
 def _columns(plan: Plan) -> Config:
-    few = plan.outer_size * plan.lanes < 16 * FEW_PROGRAMS
-    lanes, fold, chunks, warps = (8, 16, 64, 16) if few else (16, 8, 32, 8)
+    few = plan.outer_size * plan.lanes < FEW
+    heavy = plan.kind == "vtrace"  # keeps more numbers of every row
     if plan.length <= 64:
-        lanes = 32
-    lanes = min(lanes, _power_of_2(plan.lanes))
-    fold = min(fold, _power_of_2(plan.length))
-    chunks = min(chunks, _power_of_2(-(-plan.length // fold)))
-    warps = min(max(lanes * chunks // 32, 1), warps)
-    programs = plan.outer_size * -(-plan.lanes // lanes)
-    return Config("columns", (("S", fold), ("WT", chunks), ("BN", lanes)), programs, warps)
+        return columns(plan, 8, 8, 32, 8, split=False)
+    if plan.length <= 256 and not few:
+        return columns(plan, 8, 32, 16, 8, split=False)
+    if plan.length <= 512 and not few and not heavy:
+        return columns(plan, 16, 32, 16, 8, split=False)
+    if few and plan.length <= 4096:
+        return columns(plan, 8, 8, 16, 4, split=True)
+    if plan.length <= 32768:
+        return columns(plan, 8, 16, 16 if few or heavy else 32, 8, split=True)
+    if heavy:
+        return columns(plan, 8, 32, 16, 8, split=True)
+    return columns(plan, 8, 64, 16, 16, split=True)
 
 
 def _rows(plan: Plan) -> Config:
     block = min(2048, _power_of_2(plan.length))
-    lanes = min(max(512 // block, 1), _power_of_2(plan.outer_size))
+    lanes = max(512 // block, 1)
     a_thread = 4 if block <= 128 else 8
-    warps = min(max(block * lanes // (32 * a_thread), 1), 8)
-    programs = -(-plan.outer_size // lanes)
-    return Config("rows", (("BT", block), ("BN", lanes)), programs, warps)
+    # many lanes keep the GPU busy while each waits for its next block
+    split = plan.outer_size < FEW
+    return rows(plan, block, lanes, min(block * lanes // (32 * a_thread), 8), split=split)
 
 
 TABLE_TILE = 4096
@@ -67,15 +112,9 @@ TABLE_TILE = 4096
 
 def _tables(plan: Plan) -> Config:
     actions = min(32, _power_of_2(plan.actions))
+    room = TABLE_TILE // actions
     if plan.columns:
         lanes = min(16, _power_of_2(plan.lanes))
-        block = min(TABLE_TILE // (actions * lanes), _power_of_2(plan.length))
-        sizes = (("S", 1), ("WT", block), ("BN", lanes))
-        programs = plan.outer_size * -(-plan.lanes // lanes)
-    else:
-        block = min(TABLE_TILE // actions, _power_of_2(plan.length))
-        lanes = min(TABLE_TILE // (actions * block), _power_of_2(plan.outer_size))
-        sizes = (("BT", block), ("BN", lanes))
-        programs = -(-plan.outer_size // lanes)
-    warps = min(max(block * lanes * actions // 512, 1), 8)
-    return Config("columns" if plan.columns else "rows", sizes, programs, warps, actions)
+        return columns(plan, 1, room // lanes, lanes, 8, split=True, actions=actions)
+    block = min(room, _power_of_2(plan.length))
+    return rows(plan, block, room // block, 8, split=True, actions=actions)

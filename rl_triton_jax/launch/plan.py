@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import triton.language as tl
+
 type Shape = tuple[int, ...]
 
 
@@ -32,7 +34,8 @@ class Plan:
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
     tile that a configuration chose: `span` are the lowest and highest row offsets that never leave
     the time axis (an empty range if any may), `reach` those that the terms may ask for, `whole`
-    says that all lanes of every tile exist, and `action_block` is how many actions it holds.
+    says that all lanes of every tile exist, `action_block` is how many actions it holds, and
+    `parts` over how many programs time is split.
     """
 
     kind: str
@@ -57,6 +60,7 @@ class Plan:
     longer: bool
     actions: int
     action_block: int = 1
+    parts: int = 1
     span: tuple[int, int] = (1, 0)
     reach: tuple[int, int] = (0, 0)
     whole: bool = False
@@ -72,13 +76,24 @@ class Plan:
         return math.prod(self.inner)
 
     @property
+    def parts_read(self) -> int:
+        """How many other parts' words a program reads at a time, a power of 2."""
+        return min(1 << (self.parts - 1).bit_length(), 128)
+
+    @property
+    def can_split(self) -> bool:
+        """Whether time may be split over programs: a map has to fit a word, and what a mask knows
+        of rows does not."""
+        return self.dtype == tl.float32 and "mask" not in self.operands
+
+    @property
     def columns(self) -> bool:
         """Whether lanes, not time, lie side by side in memory."""
         return self.lanes > 1
 
-    def tiled(self, fold: int, block: int, lanes: int, actions: int) -> "Plan":
+    def tiled(self, fold: int, block: int, lanes: int, *, actions: int, parts: int) -> "Plan":
         """The plan for tiles of so many lanes, their blocks of rows folded so many at a time, and
-        tables read so many actions at a time."""
+        tables read so many actions at a time, time being split into parts."""
         lowest, highest = (1 - fold, 0) if self.reverse else (0, fold - 1)
         across = self.lanes if self.columns else self.outer_size
         return replace(
@@ -87,6 +102,7 @@ class Plan:
             reach=(lowest - 1, highest + 1),
             whole=across % lanes == 0,
             action_block=actions,
+            parts=parts,
         )
 
     @property

@@ -1,5 +1,6 @@
 """The launch itself: the only module that imports jax_triton."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import triton.language as tl
 
 from rl_triton_jax.kernels import scan
 from rl_triton_jax.launch.configs import choose
-from rl_triton_jax.launch.plan import make_plan
+from rl_triton_jax.launch.plan import Plan, make_plan
 
 RESULTS = 4
 """How many results a kernel has room for."""
@@ -66,17 +67,31 @@ def call(
     pointers: Any = tuple(operands.values())
     constants: dict[str, Any] = {f"r{i}": None for i in range(len(out), RESULTS)}
     constants |= dict(config.constants)
+    if config.parts > 1:
+        words = [_words(config.parts, plan)]
+    else:
+        words, constants["words"] = [], None
     backend = {"num_warps": config.warps, "num_stages": 1, "enable_fp_fusion": True}
     if compute_capability is not None:
         backend["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
-    return jax_triton.triton_call(
-        pointers,
-        kernel=getattr(scan, config.kernel),
-        out_type=out,
-        grid=(config.programs,),
-        name=f"rl_triton_{name}",
-        compute_capability=compute_capability,
-        backend_options=backend,
-        plan=config.tile(plan),
-        **constants,
-    )
+    with warnings.catch_warnings():
+        # what is to replace it, a Ref, cannot be made inside a lowering rule
+        warnings.filterwarnings("ignore", "zeroed_outputs is deprecated", DeprecationWarning)
+        found = jax_triton.triton_call(
+            pointers,
+            kernel=getattr(scan, config.kernel),
+            out_type=out + words,
+            zeroed_outputs=tuple(range(len(out), len(out + words))),
+            grid=(config.programs,),
+            name=f"rl_triton_{name}",
+            compute_capability=compute_capability,
+            backend_options=backend,
+            plan=config.tile(plan),
+            **constants,
+        )
+    return found[: len(out)]
+
+
+def _words(parts: int, plan: Plan) -> jax.ShapeDtypeStruct:
+    """What the programs that share a window tell each other: 64 bits for every part of a lane."""
+    return jax.ShapeDtypeStruct((parts, plan.outer_size * plan.lanes, 2), jnp.int32)

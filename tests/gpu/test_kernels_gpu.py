@@ -3,6 +3,8 @@
 Several processes (`-n 8`) share the GPU; nearly all of the time is compilation.
 """
 
+import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -33,8 +35,13 @@ LAYOUTS = {
 LENGTHS = (1, 7, 128, 300, 2500)
 OPTION_SETS = [(op, options) for op, sets in OPTIONS.items() for options in sets]
 OPS = [op for op in OPTIONS if op != "retrace_from_policy"]
-PLAIN = {op: OPTIONS[op][1] for op in OPS}
+PLAIN = {op: OPTIONS[op][1] for op in OPTIONS}
 """One option set of each operation."""
+DATA = {
+    *("rewards", "values", "q_values", "next_values", "next_q_values", "bootstrap_value"),
+    *("x", "init", "b"),
+}
+"""What an operation is linear in: its gradients are kernels alone, without sums over lanes."""
 
 # Largest error, relative to the largest number of the output (or to 1). The short types are
 # computed in float32 and rounded once; rounding errors of T rows add up like a random walk.
@@ -119,9 +126,10 @@ def test_integer_sums_are_exact(layout, boundary):
     np.testing.assert_array_equal(got, oracles.episodic_prefix_sum(x, **arguments))
 
 
-def gradients(function, operands):
+def gradients(function, operands, by=None):
     """By every floating operand, of a sum in which all entries of the outputs weigh differently."""
     floating = {k for k, x in operands.items() if jnp.issubdtype(jnp.result_type(x), jnp.floating)}
+    floating &= by or floating
     still = {k: x for k, x in operands.items() if k not in floating}
 
     def total(moving):
@@ -221,6 +229,24 @@ def test_repeats_are_bitwise_equal(op, layout):
         [np.asarray(x).tobytes() for x in jax.tree.leaves(both(operands))] for _ in range(20)
     )
     assert all(x == first for x in others)
+
+
+@pytest.mark.parametrize("layout", ["TN", "NT"])
+@pytest.mark.parametrize("op", OPTIONS)
+def test_a_thousand_repeats_over_programs(op, layout):
+    """Programs that share a window compose what they hear in one order, whoever is first."""
+    operands, static = traced(draw(op, PLAIN[op], layout, 20_000, end_rate=1e-3))
+    operands = jax.tree.map(jnp.asarray, operands)
+    function = bind(op, static)
+    both = jax.jit(lambda x: jax.tree.leaves((function(x), gradients(function, x, DATA))))
+
+    @jax.jit
+    def differs(xs, ys):
+        pairs = zip(xs, ys, strict=True)
+        return sum(jnp.any(x.view(jnp.int32) != y.view(jnp.int32)) for x, y in pairs)
+
+    first = both(operands)
+    assert sum(differs(first, both(operands)) for _ in range(1000)) == 0
 
 
 @pytest.mark.parametrize("layout", ["TN", "NT"])
@@ -378,6 +404,25 @@ def test_more_than_2_31_elements(time_major):
     for end in (slice(few), slice(-few, None)):
         part = (slice(None), end) if time_major else (end,)
         np.testing.assert_array_equal(got[part], function(rewards[part], implementation="scan"))
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_sanitizer(tool):
+    """No access outside of an array, no race in shared memory."""
+    program = shutil.which("compute-sanitizer")
+    if program is None:
+        pytest.skip("needs compute-sanitizer")
+    watched = [sys.executable, "-m", "tests.gpu.every_kernel"]
+    run = subprocess.run(
+        [program, "--tool", tool, "--error-exitcode", "9", *watched],
+        env=os.environ | {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},  # an allocation an array
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    if "Device not supported" in run.stdout + run.stderr:
+        pytest.skip("compute-sanitizer does not take this machine")
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
 
 
 def test_self_check():
