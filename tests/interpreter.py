@@ -35,7 +35,7 @@ from rl_triton_jax.launch import availability, configs
 from rl_triton_jax.launch import triton as launch
 from rl_triton_jax.primitives import estimators, policy
 from tests import inputs as draws
-from tests import oracles
+from tests import oracles, transforms
 from tests.inputs import LAYOUTS, OPTIONS, make
 
 # ------------------------------------------------------------------------------------------------
@@ -554,6 +554,24 @@ def checks_of_stack(transformations, names):
             yield f"{transformation} of {name}", check
 
 
+def checks_of_table(case):
+    """The whole table of transformations; a program with partly manual axes has no kernel."""
+    for name, transform in transforms.CHECKS.items():
+        if case not in transform.cases:
+            continue
+
+        def check(transform=transform):
+            launch.choose = small
+            with jax.enable_x64(True):
+                arguments = transforms.arguments(case)
+                got = transform(transforms.operation(case, "triton"), arguments)
+                transform = transforms.CHECKS[transform.expect]
+                expected = transform(transforms.oracle(case), arguments)
+                same(jax.tree.map(jnp.asarray, got), expected)
+
+        yield f"{name}, {case}", check
+
+
 GROUPS: dict[str, Callable] = {
     **{name: partial(checks_of, name) for name in estimators.__all__},
     "retrace_from_policy": checks_of_policy,
@@ -567,10 +585,14 @@ GROUPS: dict[str, Callable] = {
 }
 
 
+TABLE = {f"table {case}": partial(checks_of_table, case) for case in transforms.CASES}
+"""Groups that take minutes each, over eight devices; not part of the tests."""
+
+
 def main(group):
     install()
     failed = count = 0
-    for name, check in GROUPS[group]():
+    for name, check in (GROUPS | TABLE)[group]():
         count += 1
         try:
             check()

@@ -144,8 +144,9 @@ def _types(*avals, axis, results, **_):
     ]
 
 
-def _drop_unused_results(used, eqn):
-    """What nobody reads is not written."""
+def _drop_unused_results(used, *live_and_eqn):
+    """What nobody reads is not written. (JAX 0.12 says which inputs are live, JAX 0.11 does not.)"""
+    eqn = live_and_eqn[-1]
     if not any(used):
         return [False] * len(eqn.invars), None
     kept = [i for i, is_used in enumerate(used) if is_used]
