@@ -145,7 +145,7 @@ def _types(*avals, axis, results, **_):
 
 
 def _drop_unused_results(used, *live_and_eqn):
-    """What nobody reads is not written. (JAX 0.12 says which inputs are live, JAX 0.11 does not.)"""
+    """What nobody reads is not written. JAX 0.12 says which inputs are live, JAX 0.11 does not."""
     eqn = live_and_eqn[-1]
     if not any(used):
         return [False] * len(eqn.invars), None
