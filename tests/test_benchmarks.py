@@ -242,3 +242,29 @@ def test_floor_kernel_compiles(op):
     outputs = jax.eval_shape(baselines.PROGRAMS["library scan"](case(op)), given)
     traced = jax.jit(floor(given, outputs, (256, 2))).trace(given)
     assert "triton_kernel_call" in traced.lower(lowering_platforms=("cuda",)).as_text()
+
+
+def test_tuning_tries_what_lies_near():
+    pytest.importorskip("triton")
+    from benchmarks import tune
+    from rl_triton_jax.launch.plan import make_plan
+
+    plan = make_plan(
+        "gae",
+        {name: (2048, 4096) for name in ("rewards", "values", "next_values")},
+        [("advantages", 2048, jnp.float32)],
+        axis=0,
+        dtype=jnp.float32,
+        index=(jnp.int32, jnp.int64),
+        largest_log=80.0,
+        widths={},
+        options={"successor": "next_values"},
+    )
+    launches = tune.Launches()
+    chosen = tune.tile_of(launches(plan))
+    near = set(tune.neighbours(chosen))
+    assert chosen not in near
+    for launches.tile in near:
+        assert tune.tile_of(launches(plan)) == launches.tile
+    changed = {[x != y for x, y in zip(tile, chosen, strict=True)].index(True) for tile in near}
+    assert changed == {0, 1, 2, 3}
