@@ -845,7 +845,7 @@ def over_seeds(op):
     return f
 
 
-@check("named axis, psum and pmean", cases=EITHER)
+@check("named axis, psum and pmean")
 def _(op, args):
     return vmapped(over_seeds(op), args, axis_name="seed")(copies(args, 2))
 

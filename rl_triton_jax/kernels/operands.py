@@ -7,9 +7,9 @@ the kernel covers several rows of several lanes. A stride of 0 is an operand tha
 an axis.
 
 `x` is (pointers, outer, inner, inside, t, loaded, counting): the operands, the tile's index along
-outer and inner, which of its lanes exist, its rows, what `load_all` has read of them, and what
-`masks` knows of rows that a mask does not count. A row is named by its offset `o` from t, a
-constant; the only neighbour that is ever asked for is the one that is computed before.
+outer and inner, which of its lanes exist, its rows, what `fetch` has read of them and of their
+neighbours, and what `masks` knows of rows that a mask does not count. A row is named by its offset
+`o` from t, a constant: 0, or that of the neighbour that is computed before it.
 """
 
 import triton
@@ -136,34 +136,25 @@ def row_operands(plan):
 
 
 @triton.constexpr_function
-def reach_rows(plan):
-    """How many row offsets the terms may ask for."""
-    return plan.reach[1] - plan.reach[0] + 1
+def is_loaded(plan, loaded, name):
+    """Whether `fetch` has read this operand."""
+    return len(loaded) > 0 and name in row_operands(plan)
 
 
 @triton.constexpr_function
 def load_slot(plan, name, offset):
-    """Where `load_all` keeps a row of an operand."""
-    return row_operands(plan).index(name) * reach_rows(plan) + offset - plan.reach[0]
-
-
-@triton.constexpr_function
-def is_loaded(plan, loaded, name, offset):
-    """Whether `load_all` has read this row of this operand."""
-    return len(loaded) > 0 and name in row_operands(plan)
+    """Where `loaded` has an operand: first those of the row, then those of its neighbour."""
+    names = row_operands(plan)
+    return names.index(name) + (len(names) if offset != 0 else 0)
 
 
 @triton.jit
-def load_all(plan: tl.constexpr, x):
-    """Every row within the plan's reach of every operand that has rows.
-
-    The loads are issued together, before anything waits for the first of them; those that no term
-    asks for are never made.
-    """
+def fetch(plan: tl.constexpr, x, o: tl.constexpr):
+    """Row t + o of every operand that has a number for every row; what no term asks for is never
+    read."""
     loaded = ()
     for i in tl.static_range(count(row_operands(plan))):
-        for k in tl.static_range(reach_rows(plan)):
-            loaded = loaded + (raw(plan, x, row_operands(plan)[i], plan.reach[0] + k),)
+        loaded = loaded + (raw(plan, x, row_operands(plan)[i], o),)
     return loaded
 
 
@@ -191,7 +182,7 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """
     inside, loaded = x[3], x[5]
     layout: tl.constexpr = layout_of(plan, name)
-    if is_loaded(plan, loaded, name, o):
+    if is_loaded(plan, loaded, name):
         return loaded[load_slot(plan, name, o)]
     pointer = address(plan, x, name, o)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole

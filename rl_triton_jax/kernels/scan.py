@@ -10,7 +10,7 @@ import triton.language as tl
 from rl_triton_jax.kernels.exchange import exchange
 from rl_triton_jax.kernels.gate import follow, gate
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
-from rl_triton_jax.kernels.operands import always, counts, has, load_all, masked, read
+from rl_triton_jax.kernels.operands import always, counts, fetch, has, masked, read
 from rl_triton_jax.kernels.td import (
     errors_results,
     errors_terms,
@@ -99,12 +99,6 @@ def enter(plan: tl.constexpr, x):
         return tl.zeros([1, 1], plan.dtype)
 
 
-@triton.constexpr_function
-def offset(plan, s):
-    """The offset of a chunk's row s from what `x` stands at."""
-    return 0 if "mask" in plan.operands else plan.direction * s
-
-
 @triton.jit
 def only(here, value, axis: tl.constexpr):
     """The value at the only place along the axis that is `here`."""
@@ -160,18 +154,22 @@ def columns(
         else:
             t = block * (S * WT) + chunk * S
         x = (operands, outer, inner, inside, t, (), ())
+        fetched = ()
         if masked(plan):
             passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
-        else:
-            x = (operands, outer, inner, inside, t, load_all(plan, x), ())
+        else:  # all loads are issued before anything waits for the first of them
+            for s in tl.static_range(S + 1):
+                fetched = fetched + (fetch(plan, x, plan.direction * (s - 1)),)
         a = tl.full([WT, BN], 1, plan.dtype)
         b = tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):
-            x_s = x
             if masked(plan):
                 x_s, passed = look(plan, x, plan.direction * s, passed, ends)
-            a_s, b_s, kept = terms(plan, x_s, offset(plan, s))
+            else:
+                t_s = t + plan.direction * s
+                x_s = (operands, outer, inner, inside, t_s, fetched[s + 1] + fetched[s], ())
+            a_s, b_s, kept = terms(plan, x_s, 0)
             rows = rows + ((x_s, a_s, b_s, kept),)
             b = follow(a_s, b_s, b)
             a = gate(a_s, a)
@@ -185,7 +183,7 @@ def columns(
         for s in tl.static_range(S):
             x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
-            finish(plan, x_s, results, offset(plan, s), after, before, kept)
+            finish(plan, x_s, results, 0, after, before, kept)
             before = after
         if plan.parts < BLOCKS:
             h = only(chunk == WT - 1, before, 0)

@@ -4,9 +4,10 @@ Any array is seen as (outer, time, inner), row-major. Axes on either side of tim
 as every operand allows; an operand that is shared along an axis has stride 0 there.
 """
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import triton.language as tl
@@ -26,16 +27,15 @@ class Layout:
     width: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The compile-time argument of a kernel.
 
     `family` names its terms, `kind` the estimator; `outer` and `inner` are the sizes of the merged
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
     tile that a configuration chose: `span` are the lowest and highest row offsets that never leave
-    the time axis (an empty range if any may), `reach` those that the terms may ask for, `whole`
-    says that all lanes of every tile exist, `action_block` is how many actions it holds, and
-    `parts` over how many programs time is split.
+    the time axis (an empty range if any may), `whole` says that all lanes of every tile exist,
+    `action_block` is how many actions it holds, and `parts` over how many programs time is split.
     """
 
     kind: str
@@ -62,8 +62,13 @@ class Plan:
     action_block: int = 1
     parts: int = 1
     span: tuple[int, int] = (1, 0)
-    reach: tuple[int, int] = (0, 0)
     whole: bool = False
+
+    def __repr__(self) -> str:
+        """Short: Triton puts it into the name of every function that takes a plan, and the host
+        hashes all that text at every launch."""
+        numbers = repr([getattr(self, field.name) for field in fields(self)])
+        return f"Plan{hashlib.sha256(numbers.encode()).hexdigest()[:12]}"
 
     @property
     def outer_size(self) -> int:
@@ -99,7 +104,6 @@ class Plan:
         return replace(
             self,
             span=(1, 0) if self.length % block else (lowest, highest),
-            reach=(lowest - 1, highest + 1),
             whole=across % lanes == 0,
             action_block=actions,
             parts=parts,
