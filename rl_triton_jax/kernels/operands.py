@@ -9,7 +9,8 @@ an axis.
 `x` is (pointers, outer, inner, inside, t, loaded, counting): the operands, the tile's index along
 outer and inner, which of its lanes exist, its rows, what `fetch` has read of them and of their
 neighbours, and what `masks` knows of rows that a mask does not count. A row is named by its offset
-`o` from t, a constant: 0, or that of the neighbour that is computed before it.
+`o` from t, a constant: 0, or that of the neighbour that is computed before it; observation-aligned
+flags are also read from the neighbour on the other side.
 """
 
 import triton
@@ -136,9 +137,10 @@ def row_operands(plan):
 
 
 @triton.constexpr_function
-def is_loaded(plan, loaded, name):
-    """Whether `fetch` has read this operand."""
-    return len(loaded) > 0 and name in row_operands(plan)
+def is_loaded(plan, loaded, name, offset):
+    """Whether `fetch` has read this row of this operand."""
+    near = offset in (0, -plan.direction)
+    return len(loaded) > 0 and near and name in row_operands(plan)
 
 
 @triton.constexpr_function
@@ -178,15 +180,16 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """Row t + o of an operand, in its own type; 0 outside of it.
 
     A neighbouring row is another load of what the neighbour loads for itself: with o a constant the
-    two are the same instruction to the compiler, which then keeps one.
+    two are the same instruction to the compiler, which then keeps one. (Where `fetch` came before,
+    t stands at any row of a chunk, and no neighbour is sure to exist.)
     """
     inside, loaded = x[3], x[5]
     layout: tl.constexpr = layout_of(plan, name)
-    if is_loaded(plan, loaded, name):
+    if is_loaded(plan, loaded, name, o):
         return loaded[load_slot(plan, name, o)]
     pointer = address(plan, x, name, o)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
-    if layout.time == 0 or always(plan, o):
+    if layout.time == 0 or (always(plan, o) and (o == 0 or count(loaded) == 0)):
         if ragged:
             return tl.load(pointer, mask=inside, other=0)
         else:
