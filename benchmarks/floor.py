@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.launch import availability
-from rl_triton_jax.launch.triton import PTX_VERSIONS
+from rl_triton_jax.launch.triton import backend_options
 
 TILES = ((256, 2), (512, 4), (1024, 4), (1024, 8), (2048, 4), (2048, 8), (4096, 8))
 """Steps and warps of a program; the fastest of them is the floor."""
@@ -58,12 +58,7 @@ def floor(
             grid=(triton.cdiv(steps, block),),
             name="floor",
             compute_capability=compute_capability,
-            backend_options={
-                "num_warps": warps,
-                "num_stages": 1,
-                "ptx_version": PTX_VERSIONS.get(compute_capability, 80),
-                "enable_fp_fusion": True,
-            },
+            backend_options=backend_options(warps, compute_capability),
             SIZES=tuple(x.size for x in arguments.values()),
             REPEATS=tuple(max(x.size // steps, 1) for x in arguments.values()),
             STEPS=steps,

@@ -78,9 +78,8 @@ def small_tiles(monkeypatch):
 
     def choose(plan):
         if plan.columns:
-            programs = plan.outer_size * -(-plan.lanes // 8)
-            return configs.Config("columns", (("S", 2), ("WT", 2), ("BN", 8)), programs, 1)
-        return configs.Config("rows", (("BT", 4), ("BN", 8)), -(-plan.outer_size // 8), 1)
+            return configs.columns(plan, 2, 2, 8, 1, split=False)
+        return configs.rows(plan, 4, 8, 1, split=False)
 
     monkeypatch.setattr(launch, "choose", choose)
 

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 import rl_triton_jax
 from rl_triton_jax import reference
 from tests.inputs import OPTIONS, make
+from tests.transforms import floats
 
 T, N, A, B = 5, 8, 3, 2
 SETS = OPTIONS["retrace_from_policy"]
@@ -31,10 +32,6 @@ def arguments(options, shape=(T, N)):
     rng = np.random.default_rng(0)
     given = make("retrace_from_policy", options, shape, rng=rng, dtype=np.float64)
     return {k: jnp.asarray(x) for k, x in given.items() if k != "axis"}
-
-
-def floats(x):
-    return {k: v for k, v in x.items() if jnp.issubdtype(v.dtype, jnp.floating)}
 
 
 def along(f):

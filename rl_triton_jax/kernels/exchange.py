@@ -10,7 +10,7 @@ program waits only for programs that the GPU has started before it.
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.gate import follow, gate
+from rl_triton_jax.kernels.gate import follow, then
 
 IDENTITY: tl.constexpr = tl.constexpr(0x3F80_0000_0000_0000)
 """The word of a = 1, b = 0."""
@@ -35,9 +35,9 @@ def unpack(word):
 
 
 @triton.jit
-def then(a1, b1, a2, b2):
-    """The map of two parts, in the order in which they are computed."""
-    return gate(a2, a1), follow(a2, b2, b1)
+def only(here, value, axis: tl.constexpr):
+    """The value at the only place along the axis that is `here`."""
+    return tl.sum(tl.where(here, value, 0), axis, keep_dims=True)
 
 
 @triton.jit
@@ -67,6 +67,5 @@ def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axi
         maps = unpack(tl.load(pointer, mask=awaited, other=IDENTITY, volatile=True))
         all_a, all_b = tl.associative_scan(maps, axis, then)
         following = tl.where(ready == 1, follow(all_a, all_b, h), float("nan"))
-        is_last = place == plan.parts_read - 1
-        h = tl.sum(tl.where(is_last, following, 0), axis, keep_dims=True)
+        h = only(place == plan.parts_read - 1, following, axis)
     return h

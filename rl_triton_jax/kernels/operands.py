@@ -218,23 +218,23 @@ def read_or_zero(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 
 
 @triton.jit
-def write(plan: tl.constexpr, x, results, name: tl.constexpr, o: tl.constexpr, value):
-    """Stores row t + o of a result, if that is asked for."""
+def write(plan: tl.constexpr, x, results, name: tl.constexpr, value):
+    """Stores row t of a result, if that is asked for."""
     if wants(plan, name):
         _operands, outer, inner, inside, t, _loaded, _counting = x
         if masked(plan):
-            value = tl.where(counts(plan, x, o), value, 0)
+            value = tl.where(counts(plan, x, 0), value, 0)
         pointer = results[slot(plan.results, name)]
         first = outer * (rows_of(plan, name) * plan.lanes) + inner
-        pointer = pointer + first + t * plan.lanes + o * plan.lanes
+        pointer = pointer + first + t * plan.lanes
         value = value.to(pointer.dtype.element_ty)
-        if always(plan, o):
+        if always(plan, 0):
             if plan.whole:
                 tl.store(pointer, value)
             else:
                 tl.store(pointer, value, mask=inside)
         else:
-            tl.store(pointer, value, mask=exists_in(plan, x, o, plan.length) & inside)
+            tl.store(pointer, value, mask=exists_in(plan, x, 0, plan.length) & inside)
 
 
 @triton.jit
@@ -243,7 +243,6 @@ def write_at(
     x,
     results,
     name: tl.constexpr,
-    o: tl.constexpr,
     here,
     row: tl.constexpr,
     value,
@@ -252,7 +251,7 @@ def write_at(
     if wants(plan, name):
         _operands, outer, inner, inside, t, _loaded, _counting = x
         if masked(plan):
-            value = tl.where(counts(plan, x, o), value, 0)
+            value = tl.where(counts(plan, x, 0), value, 0)
         pointer = results[slot(plan.results, name)]
         place = (outer * rows_of(plan, name) + row) * plan.lanes + inner + t * 0
         value = value.to(pointer.dtype.element_ty)

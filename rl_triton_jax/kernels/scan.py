@@ -7,8 +7,8 @@ Both read every operand once, keep coefficients and scan on chip, and write ever
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.exchange import exchange
-from rl_triton_jax.kernels.gate import follow, gate
+from rl_triton_jax.kernels.exchange import exchange, only
+from rl_triton_jax.kernels.gate import follow, gate, then
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
 from rl_triton_jax.kernels.operands import always, counts, fetch, has, masked, read
 from rl_triton_jax.kernels.td import (
@@ -64,20 +64,20 @@ def terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def finish(plan: tl.constexpr, x, results, o: tl.constexpr, h, before, kept):
+def finish(plan: tl.constexpr, x, results, h, before, kept):
     """Writes the results of row t."""
     if plan.family == "errors":
-        errors_results(plan, x, results, o, h, before, kept)
+        errors_results(plan, x, results, h, before, kept)
     elif plan.family == "errors_vjp":
-        errors_vjp_results(plan, x, results, o, h, before, kept)
+        errors_vjp_results(plan, x, results, h, before, kept)
     elif plan.family == "returns":
-        returns_results(plan, x, results, o, h, before, kept)
+        returns_results(plan, x, results, h, before, kept)
     elif plan.family == "returns_vjp":
-        returns_vjp_results(plan, x, results, o, h, before, kept)
+        returns_vjp_results(plan, x, results, h, before, kept)
     elif plan.is_vjp:
-        accumulation_vjp_results(plan, x, results, o, h, before, kept)
+        accumulation_vjp_results(plan, x, results, h, before, kept)
     else:
-        accumulation_results(plan, x, results, o, h, before, kept)
+        accumulation_results(plan, x, results, h, before, kept)
 
 
 @triton.jit
@@ -87,7 +87,9 @@ def compose(a1, b1, e1, f1, a2, b2, e2, f2):
     (a, b) is the map of a whole segment, (e, f) that of all its rows but the last: applied to what
     enters the segment, it is what enters the last row.
     """
-    return gate(a2, a1), follow(a2, b2, b1), gate(e2, a1), follow(e2, f2, b1)
+    a, b = then(a1, b1, a2, b2)
+    e, f = then(a1, b1, e2, f2)
+    return a, b, e, f
 
 
 @triton.jit
@@ -97,12 +99,6 @@ def enter(plan: tl.constexpr, x):
         return read(plan, x, "init", 0)
     else:
         return tl.zeros([1, 1], plan.dtype)
-
-
-@triton.jit
-def only(here, value, axis: tl.constexpr):
-    """The value at the only place along the axis that is `here`."""
-    return tl.sum(tl.where(here, value, 0), axis, keep_dims=True)
 
 
 @triton.jit
@@ -183,7 +179,7 @@ def columns(
         for s in tl.static_range(S):
             x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
-            finish(plan, x_s, results, 0, after, before, kept)
+            finish(plan, x_s, results, after, before, kept)
             before = after
         if plan.parts < BLOCKS:
             h = only(chunk == WT - 1, before, 0)
@@ -230,7 +226,7 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
             h = exchange(plan, words, part, outer, inside, is_last, all_a, all_b, h, 1)
         before = follow(e, f, h)
         after = follow(a, b, before)
-        finish(plan, x, results, 0, after, before, kept)
+        finish(plan, x, results, after, before, kept)
         if plan.parts < BLOCKS:
             h = only(is_last, after, 1)
             if masked(plan):

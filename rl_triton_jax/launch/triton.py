@@ -24,6 +24,14 @@ PTX_VERSIONS = {103: 88, 120: 87, 100: 86}
 version, which an older CUDA rejects."""
 
 
+def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
+    """What Triton's compiler is told; None is no CUDA."""
+    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
+    if compute_capability is not None:
+        options["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
+    return options
+
+
 def call(
     name: str,
     operands: Mapping[str, jax.Array],
@@ -71,9 +79,6 @@ def call(
         words = [_words(config.parts, plan)]
     else:
         words, constants["words"] = [], None
-    backend = {"num_warps": config.warps, "num_stages": 1, "enable_fp_fusion": True}
-    if compute_capability is not None:
-        backend["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
     with warnings.catch_warnings():
         # what is to replace it, a Ref, cannot be made inside a lowering rule
         warnings.filterwarnings("ignore", "zeroed_outputs is deprecated", DeprecationWarning)
@@ -85,7 +90,7 @@ def call(
             grid=(config.programs,),
             name=f"rl_triton_{name}",
             compute_capability=compute_capability,
-            backend_options=backend,
+            backend_options=backend_options(config.warps, compute_capability),
             plan=config.tile(plan),
             **constants,
         )
