@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import peers, registry, timing
+from benchmarks import peers, registry, timing, workers
 from benchmarks.baselines import ORACLE, PROGRAMS, Program, is_loop, runs, subject
 from benchmarks.registry import OPS, Case, Job
 
@@ -45,7 +45,7 @@ def _runs(name: str, case: Case) -> bool:
     return name not in PROGRAMS or runs(name, case)
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: Job) -> list[Row]:
     """Measures a job, program by program; what fails says why in its row."""
     measure = {"device": _device, "grad": _grad, "in_graph": _in_graph}[job.measure]
     about = {"case": str(job.case), "op": job.case.op, "layout": job.case.layout}
@@ -53,10 +53,10 @@ def rows(job: Job) -> Iterator[Row]:
     about |= {"measure": job.measure}
     with precision(job.case):
         try:
-            for name, row in measure(job.case, programs(job)):
-                yield {**about, "program": name, **row}
+            found = list(measure(job.case, programs(job)))
         except Exception as error:  # before the first program: in the oracle, or for want of memory
-            yield {**about, "program": ORACLE, **_failure(error)}
+            found = [(ORACLE, _failure(error))]
+    return [{**about, "program": name, **row} for name, row in found]
 
 
 def _failure(error: Exception) -> Row:
@@ -81,7 +81,8 @@ def _error(outputs: tuple, expected: tuple) -> jax.Array:
 
 
 def _checked(case: Case, outputs: tuple, expected: tuple) -> float:
-    found = float(_error(tuple(outputs), tuple(expected)))
+    with workers.turn():
+        found = float(_error(tuple(outputs), tuple(expected)))
     if not found <= TOLERANCE[case.dtype]:
         raise WrongResult(f"off by {found:.1e}, relative to the largest number")
     return found

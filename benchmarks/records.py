@@ -51,7 +51,7 @@ def machine() -> dict[str, Any]:
 
 
 class Record:
-    """Rows as they come; the file is whole after each of them."""
+    """Rows as they come; the file is always whole."""
 
     def __init__(self, path: Path, **about: Any):
         self.path = path
@@ -59,8 +59,8 @@ class Record:
         self.rows: list[dict[str, Any]] = []
         self.about = {**machine(), **about, "complete": False}
 
-    def add(self, row: dict[str, Any]) -> None:
-        self.rows.append(row)
+    def add(self, *rows: dict[str, Any]) -> None:
+        self.rows += rows
         self.write()
 
     def write(self) -> None:

@@ -1,8 +1,9 @@
 """The benchmarks: `python -m benchmarks.run --preset table --output table.json`.
 
-Every program is held against an oracle before it is timed. The record is written after every row,
-so that a run that is cut short leaves what it has. `benchmarks.report` makes tables and plots of
-records, `benchmarks.compare` compares two of them.
+Every program is held against an oracle before it is timed. The record is written after every job,
+so that a run that is cut short leaves what it has. Processes (`--workers`) compile side by side and
+measure one at a time. `benchmarks.report` makes tables and plots of records, `benchmarks.compare`
+compares two of them.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks import measure, records
+from benchmarks import measure, records, workers
 from benchmarks.registry import PRESETS, Job
 
 
@@ -26,8 +27,15 @@ def select(presets: Iterable[str], only: str) -> list[Job]:
     return [job for job in jobs if re.search(only, f"{job.measure} {job.case}")]
 
 
-def run(jobs: Sequence[Job], record: records.Record, budget: float, console: Console) -> None:
-    """Measures jobs one after the other, until the seconds of the budget are over."""
+def run(
+    jobs: Sequence[Job],
+    record: records.Record,
+    console: Console,
+    *,
+    budget: float = float("inf"),
+    processes: int = 1,
+) -> None:
+    """Measures jobs, one at a time, until the seconds of the budget are over."""
     deadline = time.monotonic() + budget
     columns = (
         TextColumn("{task.description}"),
@@ -36,16 +44,10 @@ def run(jobs: Sequence[Job], record: records.Record, budget: float, console: Con
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=sum(len(measure.programs(job)) for job in jobs))
-        for job in jobs:
-            bar.update(task, description=f"{job.measure} {job.case}")
-            rows = []
-            for row in measure.rows(job):
-                record.add(row)
-                rows.append(row)
-                bar.advance(task)
-                if time.monotonic() > deadline:
-                    break
+        task = bar.add_task("", total=len(jobs))
+        for job, rows in workers.each(measure.rows, jobs, processes):
+            record.add(*rows)
+            bar.update(task, advance=1, description=f"{job.measure} {job.case}")
             bar.console.print(line(rows), highlight=False, soft_wrap=True)
             if time.monotonic() > deadline:
                 bar.console.print(f"Stopped: {budget:.0f} s are over.")
@@ -96,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=["quick"])
     parser.add_argument("--only", default="", help='regular expression on "device gae TN 128x4096"')
+    parser.add_argument("--workers", type=int, default=1, help="processes that compile")
     parser.add_argument("--budget", type=float, default=float("inf"), help="seconds")
     parser.add_argument("--output", type=Path, required=True, help="the record, a JSON file")
     parser.add_argument("--commit", help="what is measured, where the files are without git")
@@ -108,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = {"presets": options.preset, "only": options.only}
     about |= {"commit": options.commit} if options.commit else {}
     record = records.Record(options.output, **about)
-    run(jobs, record, options.budget, console)
+    run(jobs, record, console, budget=options.budget, processes=options.workers)
     console.print(summary(record))
     failures = [row for row in record.rows if "failed" in row]
     for row in failures:

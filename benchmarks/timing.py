@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from benchmarks import workers
 from benchmarks.baselines import Program
 
 CALLS = {"kernel": 16, "parallel": 8, "loop": 4}
@@ -77,13 +78,14 @@ def device_samples(run: Callable, *arguments: Any) -> Samples:
     only: `memcpy` and `memset` are not in it (they are in the in-graph time). On a CPU it is the
     time on the clock.
     """
-    seconds(run, *arguments)
-    samples = int(np.clip(SECONDS / seconds(run, *arguments), FEWEST, MOST))
-    if jax.default_backend() != "gpu":
-        return Samples([1e6 * seconds(run, *arguments) for _ in range(samples)], "wall")
-    from jax.experimental.mosaic.gpu import profiler
+    with workers.turn():
+        seconds(run, *arguments)
+        samples = int(np.clip(SECONDS / seconds(run, *arguments), FEWEST, MOST))
+        if jax.default_backend() != "gpu":
+            return Samples([1e6 * seconds(run, *arguments) for _ in range(samples)], "wall")
+        from jax.experimental.mosaic.gpu import profiler
 
-    _, runs = profiler.measure(run, aggregate=False, iterations=samples)(*arguments)
+        _, runs = profiler.measure(run, aggregate=False, iterations=samples)(*arguments)
     if runs is None:
         raise RuntimeError("CUPTI saw no kernel")
     return from_kernels(runs)
@@ -131,9 +133,10 @@ def own_arguments(
 def interleaved(runs: Mapping[str, Callable[[], Any]]) -> dict[str, list[float]]:
     """Seconds of each, in turns, every other time in the opposite order."""
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for repeat in range(WARM_UP + REPEATS):
-        for name in list(runs)[:: -1 if repeat % 2 else 1]:
-            elapsed = seconds(runs[name])
-            if repeat >= WARM_UP:
-                times[name].append(elapsed)
+    with workers.turn():
+        for repeat in range(WARM_UP + REPEATS):
+            for name in list(runs)[:: -1 if repeat % 2 else 1]:
+                elapsed = seconds(runs[name])
+                if repeat >= WARM_UP:
+                    times[name].append(elapsed)
     return times

@@ -1,43 +1,49 @@
 """Finds tiles for the kernels: `python -m benchmarks.tune --output tune.json`.
 
-From the tile that `launch.configs` chooses for a case, it climbs: every neighbour (one size doubled
-or halved) is held against the chosen tile's results and timed on the device, and the fastest is the
-next centre. What it finds is written down by hand in `launch.configs`, as a rule: tiles are picked
-by pure functions of the plan, and never timed in a user's program.
+Every tile of a grid is held against the results of the tile that `launch.configs` chooses, and
+timed on the device. What is found is written down by hand in `launch.configs`, as a rule: tiles are
+picked by pure functions of the plan, and never timed in a user's program.
 """
 
 import argparse
+import itertools
+import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import records, registry, timing
+from benchmarks import records, registry, timing, workers
 from benchmarks.baselines import PROGRAMS
 from benchmarks.measure import TOLERANCE
 from benchmarks.registry import Case
 from rl_triton_jax.launch import configs
 from rl_triton_jax.launch.plan import Plan
 
-STEPS = 4
-"""How often the centre moves at most."""
-
 CASES = [
     *(Case("gae", shape) for shape in registry.TN),
-    *(Case("gae", shape, "NT") for shape in [(4096, 128), (4096, 2048), *registry.NT]),
-    *(Case(op, shape) for op in ("vtrace", "retrace") for shape in registry.MAIN),
-    *(Case("retrace_from_policy", (2048, 64), actions=actions) for actions in (4, 18)),
+    *(Case("gae", shape[::-1], "NT") for shape in registry.TN),
+    *(Case("gae", shape, "NT") for shape in registry.NT),
+    *(
+        Case(op, shape if layout == "TN" else shape[::-1], layout)
+        for op in ("vtrace", "retrace", "eligibility_traces")
+        for shape in (*registry.MAIN, (8192, 64), (65536, 64))
+        for layout in ("TN", "NT")
+    ),
 ]
 
+TOGETHER = 8
+"""Tiles that one worker takes at a time."""
+
 type Tile = tuple[int, ...]
-"""(fold, chunks, lanes, warps) of columns, (block, lanes, warps) of rows."""
+"""(fold, chunks, lanes, warps, split) of columns, (block, lanes, warps, split) of rows."""
 
 
 class Launches:
@@ -51,91 +57,121 @@ class Launches:
         self.made = configs.choose(plan)
         if self.tile is not None:
             make = configs.columns if plan.columns else configs.rows
-            self.made = make(plan, *self.tile, split=True, actions=self.made.actions)
+            *tile, split = self.tile
+            self.made = make(plan, *tile, split=bool(split), actions=self.made.actions)
         return self.made
 
 
 def tile_of(config: configs.Config) -> Tile:
     """What a configuration is made of."""
-    return (*(size for _, size in config.constants), config.warps)
+    return (*(size for _, size in config.constants), config.warps, int(config.parts > 1))
 
 
-def neighbours(tile: Tile) -> Iterator[Tile]:
-    """One size doubled or halved; a thread keeps 1 to 16 numbers of a row."""
-    for i, size in enumerate(tile):
-        for other in (2 * size, size // 2):
-            near = (*tile[:i], other, *tile[i + 1 :])
-            *sizes, warps = near
-            numbers = sizes[-1] * sizes[-2] / (32 * warps) if warps else 0
-            if min(near) > 0 and warps <= 32 and 1 <= numbers <= 16:
-                yield near
+def _powers(first: int, last: int) -> list[int]:
+    return [1 << n for n in range(first.bit_length() - 1, last.bit_length()) if 1 << n <= last]
 
 
-def climb(case: Case, launches: Launches) -> list[dict[str, Any]]:
-    """Times tiles around the chosen one, and around the best of them, while there is a better."""
+def grid(case: Case) -> Iterator[Tile]:
+    """The tiles that could be any good: a thread keeps 4 to 16 numbers of an operand."""
+    lanes = math.prod(case.lanes)
+    fewest, most = min(64, case.steps), max(2 * case.steps, 8)
+    if case.layout == "TN" and lanes > 1:
+        sides = _powers(min(8, lanes), 64)
+        for fold, chunks, side in itertools.product(_powers(4, 16), _powers(2, 128), sides):
+            for a_thread in (1, 2):
+                warps = chunks * side // (32 * a_thread)
+                rows = fold * chunks
+                if 1 <= warps <= 16 and fold * a_thread <= 16 and fewest <= rows <= most:
+                    yield from _ways(case, rows, (fold, chunks, side, warps))
+        return
+    for block, side in itertools.product(_powers(16, 4096), _powers(1, 32)):
+        for a_thread in (4, 8, 16):
+            warps = block * side // (32 * a_thread)
+            if 1 <= warps <= 16 and fewest <= block <= most and side <= lanes:
+                yield from _ways(case, block, (block, side, warps))
+
+
+def _ways(case: Case, rows: int, tile: Tile) -> Iterator[Tile]:
+    """In one block, in a loop over a few, or split over programs."""
+    blocks = case.steps / rows
+    if blocks <= 1 or (blocks <= 16 and math.prod(case.lanes) > 1024):
+        yield (*tile, 0)
+    if 1 < blocks <= configs.MOST_PARTS:
+        yield (*tile, 1)
+
+
+@cache
+def _launches() -> Launches:
+    """Put in place, in a process that measures."""
+    from rl_triton_jax.launch import triton as launch
+
+    launch.choose = Launches()
+    return launch.choose
+
+
+@cache
+def _expected(case: Case) -> tuple[dict[str, jax.Array], tuple]:
     given = registry.arrays(case)
-    found: dict[Tile, dict[str, Any]] = {}
-    expected = None
+    _launches().tile = None
+    return given, jax.jit(PROGRAMS["triton"](case))(given)
 
-    def measure(tile: Tile | None) -> tuple[Tile, dict[str, Any]]:
-        nonlocal expected
+
+def measure(work: tuple[Case, tuple[Tile | None, ...]]) -> list[dict[str, Any]]:
+    """A row for each of these tiles; None is the chosen one."""
+    case, tiles = work
+    return [_measure(case, tile) for tile in tiles]
+
+
+def _measure(case: Case, tile: Tile | None) -> dict[str, Any]:
+    launches = _launches()
+    try:
+        given, expected = _expected(case)
         launches.tile = tile
-        try:
-            compiled = timing.compile_program(PROGRAMS["triton"](case), given)
+        compiled = timing.compile_program(PROGRAMS["triton"](case), given)
+        with workers.turn():
             outputs = compiled.run(given)
-            expected = outputs if expected is None else expected
             for x, y in zip(outputs, expected, strict=True):
                 error = float(abs(x - y).max() / abs(y).max())
                 if not error <= TOLERANCE[case.dtype]:
                     raise ValueError(f"off by {error:.1e}")
-            row = asdict(timing.device_samples(compiled.run, given))
-        except Exception as error:
-            row = {"failed": f"{type(error).__name__}: {error}"[:200]}
-        tile = tile or tile_of(launches.made)
-        return tile, {"case": str(case), "tile": tile, "is_chosen": launches.tile is None, **row}
-
-    centre, row = measure(None)
-    found[centre] = row
-    for _ in range(STEPS):
-        for tile in neighbours(centre):
-            if tile not in found:
-                found[tile] = measure(tile)[1]
-        best = min(
-            found, key=lambda tile: records.median(found[tile]) if _timed(found[tile]) else np.inf
-        )
-        if best == centre:
-            break
-        centre = best
-    return list(found.values())
-
-
-def _timed(row: dict[str, Any]) -> bool:
-    return "us" in row
+        row = asdict(timing.device_samples(compiled.run, given))
+    except Exception as error:
+        row = {"failed": f"{type(error).__name__}: {error}"[:200]}
+    made = tile or tile_of(launches.made)
+    return {"case": str(case), "tile": made, "is_chosen": tile is None, **row}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help='regular expression on "gae TN 128x4096"')
+    parser.add_argument("--workers", type=int, default=1, help="processes that compile")
     parser.add_argument("--output", type=Path, required=True, help="a JSON file")
     options = parser.parse_args(argv)
     if jax.default_backend() != "gpu":
         parser.error("there is no GPU, and so no kernel to tune")
 
-    from rl_triton_jax.launch import triton as launch
-
     console = Console(width=records.LOG_WIDTH)
     record = records.Record(options.output, only=options.only)
-    launches = launch.choose = Launches()
-    for case in track([x for x in CASES if re.search(options.only, str(x))], console=console):
-        rows = climb(case, launches)
-        for row in rows:
-            record.add(row)
-        timed = sorted(filter(_timed, rows), key=records.median)
-        best = [f"{row['tile']} {records.median(row):.2f}" for row in timed[:4]]
+    work = []
+    for case in CASES:
+        if re.search(options.only, str(case)):
+            tiles = [None, *grid(case)]
+            parts = itertools.batched(tiles, TOGETHER)
+            work += [(case, part) for part in parts]
+    found = workers.each(measure, work, options.workers)
+    for _, rows in track(found, total=len(work), console=console):
+        record.add(*rows)
+    record.finish()
+    for case, rows in itertools.groupby(sorted(record.rows, key=_case), key=_case):
+        timed = sorted((row for row in rows if "us" in row), key=records.median)
+        best = [f"{row['tile']} {records.median(row):.2f}" for row in timed[:6]]
         own = [f"{row['tile']} {records.median(row):.2f}" for row in timed if row["is_chosen"]]
         console.print(f"{case}: chosen {', '.join(own)}; best {', '.join(best)}", soft_wrap=True)
-    record.finish()
     return 0
+
+
+def _case(row: dict[str, Any]) -> str:
+    return row["case"]
 
 
 if __name__ == "__main__":

@@ -25,12 +25,15 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 import jax
 import jax.numpy as jnp
 import numpy as np
+import triton
+import triton.language as tl
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from triton.runtime import interpreter
 
 import rl_triton_jax
 from rl_triton_jax import reference
+from rl_triton_jax.kernels import exchange
 from rl_triton_jax.launch import availability, configs
 from rl_triton_jax.launch import triton as launch
 from rl_triton_jax.primitives import estimators, policy
@@ -54,6 +57,20 @@ TRITON_NAMES = {
 }
 ONE_AT_A_TIME = threading.Lock()  # the interpreter patches triton.language at every launch
 launches = 0
+
+
+@triton.jit
+def publish(pointer, word, here):
+    tl.store(pointer, word, mask=here)
+
+
+@triton.jit
+def wait_for(word, pointer):
+    return word
+
+
+# Programs run one after another, so that a word is there when it is asked for, or never: as NaN.
+exchange.publish, exchange.wait_for = publish, wait_for
 
 
 class HostTensor:
@@ -258,9 +275,9 @@ def inputs(name, options, layout, length=7, **kwargs):
 
 OTHERS = [
     ("TN", 7, "chosen"),
-    ("TN", 9, "split"),
+    ("TN", 75, "split"),
     ("STN", 9, "split"),
-    ("NT", 9, "split"),
+    ("NT", 75, "split"),
     ("TNA", 9, "small"),
     ("T", 7, "chosen"),
 ]

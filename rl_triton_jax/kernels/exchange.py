@@ -10,13 +10,35 @@ program waits only for programs that the GPU has started before it.
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.gate import follow, then
+from rl_triton_jax.kernels.gate import coefficient, follow, then
 
 IDENTITY: tl.constexpr = tl.constexpr(0x3F80_0000_0000_0000)
 """The word of a = 1, b = 0."""
 
-PATIENCE: tl.constexpr = tl.constexpr(1 << 22)
-"""Polls, of half a microsecond and more, before a program gives up and computes NaN."""
+WAIT: tl.constexpr = tl.constexpr("""{
+    .reg .pred wait;
+    .reg .u32 tries;
+    mov.u32 tries, 0;
+    mov.b64 $0, $1;
+AGAIN:
+    setp.eq.s64 wait, $0, 0;
+    setp.lt.and.u32 wait, tries, 4194304, wait;
+    @!wait bra DONE;
+    ld.relaxed.gpu.global.b64 $0, [$2];
+    add.u32 tries, tries, 1;
+    bra AGAIN;
+DONE:
+}""")
+"""Reads $2 until it is not 0, or until seconds have passed; $1 is what was read before."""
+
+
+PUBLISH: tl.constexpr = tl.constexpr("""{
+    .reg .pred here;
+    setp.ne.s32 here, $3, 0;
+    @here st.relaxed.gpu.global.b64 [$1], $2;
+    mov.u32 $0, 0;
+}""")
+"""Writes $2 to $1 if $3 is set: like `tl.atomic_xchg`, but the tile keeps its layout."""
 
 
 @triton.jit
@@ -29,9 +51,24 @@ def pack(a, b):
 
 @triton.jit
 def unpack(word):
-    """The two numbers of a word."""
+    """The two numbers of a word; NaN of one that never came."""
     a = (word >> 32).to(tl.int32).to(tl.float32, bitcast=True)
-    return a, word.to(tl.int32).to(tl.float32, bitcast=True)
+    b = word.to(tl.int32).to(tl.float32, bitcast=True)
+    return tl.where(word == 0, float("nan"), a), b
+
+
+@triton.jit
+def publish(pointer, word, here):
+    arguments = [pointer.to(tl.int64), word, here.to(tl.int32)]
+    tl.inline_asm_elementwise(PUBLISH, "=r,l,l,r", arguments, dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def wait_for(word, pointer):
+    """The word, once it is there: every thread waits for what it has asked for itself."""
+    return tl.inline_asm_elementwise(
+        WAIT, "=&l,l,l", [word, pointer.to(tl.int64)], dtype=tl.int64, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -44,28 +81,29 @@ def only(here, value, axis: tl.constexpr):
 def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axis: tl.constexpr):
     """The h that enters a part, from the h that enters the first one.
 
-    Along the axis, (a, b) is the map of the part where it is `at_end`.
+    Along the axis, (a, b) is the map of the part where it is `at_end`. The words are read as tiles
+    like the arrays in `scan.columns`: each place takes several that follow one another.
     """
     LANES: tl.constexpr = plan.outer_size * plan.lanes
+    PLACES: tl.constexpr = plan.reads[0]
+    FOLD: tl.constexpr = plan.reads[1]
     words = words.to(tl.pointer_type(tl.int64))
     own, a = tl.broadcast(words + (part * LANES + lane), a)
-    tl.atomic_xchg(own, pack(a, b), mask=at_end & inside, sem="relaxed", scope="gpu")
-    place = tl.expand_dims(tl.arange(0, plan.parts_read), 1 - axis).to(plan.index)
-    for first in range(0, part, plan.parts_read):
-        earlier = first + place
-        pointer = words + (earlier * LANES + lane)
-        awaited = (earlier < part) & inside
-        ready = 0
-        tries = 0
-        while (ready == 0) & (tries < PATIENCE):
-            found = tl.load(pointer, mask=awaited, other=IDENTITY, volatile=True)
-            ready = tl.min(tl.min((found != 0).to(tl.int32), 1), 0)
-            tries += 1
-        # Several threads may hold copies of one element, each from a load of its own, and `ready`
-        # has seen one of them: after the barrier all read what is there.
-        tl.debug_barrier()
-        maps = unpack(tl.load(pointer, mask=awaited, other=IDENTITY, volatile=True))
-        all_a, all_b = tl.associative_scan(maps, axis, then)
-        following = tl.where(ready == 1, follow(all_a, all_b, h), float("nan"))
-        h = only(place == plan.parts_read - 1, following, axis)
+    publish(own, pack(a, b), at_end & inside)
+    place = tl.expand_dims(tl.arange(0, PLACES), 1 - axis).to(plan.index)
+    for first in range(0, part, PLACES * FOLD):
+        start = first + place * FOLD
+        found = ()
+        for s in tl.static_range(FOLD):
+            awaited = (start + s < part) & inside
+            pointer = words + ((start + s) * LANES + lane)
+            word = tl.load(pointer, mask=awaited, other=IDENTITY, volatile=True)
+            found = found + ((word, pointer),)
+        maps = unpack(wait_for(found[0][0], found[0][1]))
+        for s in tl.static_range(1, FOLD):
+            next_a, next_b = unpack(wait_for(found[s][0], found[s][1]))
+            maps = then(maps[0], maps[1], next_a, next_b)
+        if PLACES > 1:
+            maps = tl.associative_scan(maps, axis, then)
+        h = only(place == PLACES - 1, follow(coefficient(maps[0]), maps[1], h), axis)
     return h

@@ -3,81 +3,78 @@
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.gate import gate
+from rl_triton_jax.kernels.gate import choose, coefficient, times
 from rl_triton_jax.kernels.operands import has, is_last, raw, read
 from rl_triton_jax.kernels.policy import expectation, log_ratio
 
 
 @triton.jit
-def cut(flag, x):
-    """(1 - flag) x: a float flag is a probability, any other cuts where it is set."""
+def unset(flag, dtype: tl.constexpr):
+    """1 - flag: a float flag is a probability, any other cuts where it is set."""
     if flag.dtype.is_floating():
-        return gate(1 - flag.to(x.dtype), x)
+        return coefficient(1 - flag.to(dtype))
     else:
-        return tl.where(flag != 0, 0, x)
-
-
-@triton.jit
-def taken(flag, x):
-    """flag x, the part that `cut` takes away."""
-    if flag.dtype.is_floating():
-        return gate(flag.to(x.dtype), x)
-    else:
-        return tl.where(flag != 0, x, 0)
-
-
-@triton.jit
-def going_on(plan: tl.constexpr, x, o: tl.constexpr, y):
-    """c_t y; observation-aligned flags judge row t by row t+1."""
-    if has(plan, "last_terminated"):
-        last = cut(raw(plan, x, "last_terminated", o), y)
-        return tl.where(is_last(plan, x, o), last, cut(raw(plan, x, "terminated", o + 1), y))
-    elif has(plan, "terminated"):
-        return cut(raw(plan, x, "terminated", o), y)
-    else:
-        return y
-
-
-@triton.jit
-def uncut(plan: tl.constexpr, x, o: tl.constexpr, y):
-    """m_t y."""
-    if has(plan, "truncated"):
-        return cut(raw(plan, x, "truncated", o), y)
-    else:
-        return y
-
-
-@triton.jit
-def dropped(plan: tl.constexpr, x, o: tl.constexpr, y):
-    """m_t y where a truncated row is dropped, y otherwise."""
-    if plan.drops:
-        return uncut(plan, x, o, y)
-    else:
-        return y
+        return tl.full([1, 1], 1, dtype), flag != 0
 
 
 @triton.jit
 def one(plan: tl.constexpr):
-    return tl.full([1, 1], 1, plan.dtype)
+    return tl.full([1, 1], 1, plan.dtype), tl.full([1, 1], False, tl.int1)
 
 
 @triton.jit
-def discount(plan: tl.constexpr, x, o: tl.constexpr):
-    """γ_t c_t."""
-    return going_on(plan, x, o, read(plan, x, "gamma", o))
+def goes_on(plan: tl.constexpr, x, o: tl.constexpr):
+    """c_t; observation-aligned flags judge row t by row t+1."""
+    if has(plan, "last_terminated"):
+        last = unset(raw(plan, x, "last_terminated", o), plan.dtype)
+        following = unset(raw(plan, x, "terminated", o + 1), plan.dtype)
+        return choose(is_last(plan, x, o), last, following)
+    elif has(plan, "terminated"):
+        return unset(raw(plan, x, "terminated", o), plan.dtype)
+    else:
+        return one(plan)
 
 
 @triton.jit
-def carry(plan: tl.constexpr, x, o: tl.constexpr):
-    """γ_t λ_t k_t."""
-    y = read(plan, x, "gamma", o) * read(plan, x, "lambda_", o)
-    return uncut(plan, x, o, going_on(plan, x, o, y))
+def uncut(plan: tl.constexpr, x, o: tl.constexpr):
+    """m_t."""
+    if has(plan, "truncated"):
+        return unset(raw(plan, x, "truncated", o), plan.dtype)
+    else:
+        return one(plan)
+
+
+@triton.jit
+def undropped(plan: tl.constexpr, x, o: tl.constexpr):
+    """m_t where a truncated row is dropped, 1 otherwise."""
+    if plan.drops:
+        return uncut(plan, x, o)
+    else:
+        return one(plan)
 
 
 @triton.jit
 def keeps(plan: tl.constexpr, x, o: tl.constexpr):
     """k_t."""
-    return uncut(plan, x, o, going_on(plan, x, o, one(plan)))
+    return times(goes_on(plan, x, o), uncut(plan, x, o))
+
+
+@triton.jit
+def discount(plan: tl.constexpr, x, o: tl.constexpr):
+    """γ_t c_t."""
+    return times(coefficient(read(plan, x, "gamma", o)), goes_on(plan, x, o))
+
+
+@triton.jit
+def decay(plan: tl.constexpr, x, o: tl.constexpr):
+    """γ_t λ_t."""
+    return times(coefficient(read(plan, x, "gamma", o)), coefficient(read(plan, x, "lambda_", o)))
+
+
+@triton.jit
+def carry(plan: tl.constexpr, x, o: tl.constexpr):
+    """γ_t λ_t k_t."""
+    return times(decay(plan, x, o), keeps(plan, x, o))
 
 
 @triton.jit
@@ -108,18 +105,18 @@ def ratio(plan: tl.constexpr, x, o: tl.constexpr, clip: tl.constexpr):
         rho = read(plan, x, "rho", o)
     if has(plan, clip):
         rho = tl.minimum(read(plan, x, clip, o), rho, propagate_nan=tl.PropagateNan.ALL)
-    return rho
+    return coefficient(rho)
 
 
 @triton.jit
 def retrace_weight(plan: tl.constexpr, x, o: tl.constexpr):
     """w_t = λ_t min(1, ρ_t), or given."""
     if has(plan, "trace"):
-        return read(plan, x, "trace", o)
+        return coefficient(read(plan, x, "trace", o))
     else:
         if has(plan, "actions"):
             log_rho = log_ratio(plan, x, o)
         else:
             log_rho = read(plan, x, "log_rho", o)
         rho = tl.exp(tl.minimum(log_rho, 0, propagate_nan=tl.PropagateNan.ALL))
-        return read(plan, x, "lambda_", o) * rho
+        return coefficient(read(plan, x, "lambda_", o) * rho)

@@ -7,10 +7,9 @@ the kernel covers several rows of several lanes. A stride of 0 is an operand tha
 an axis.
 
 `x` is (pointers, outer, inner, inside, t, loaded, counting): the operands, the tile's index along
-outer and inner, which of its lanes exist, its rows, what `fetch` has read of them and of their
-neighbours, and what `masks` knows of rows that a mask does not count. A row is named by its offset
-`o` from t, a constant: 0, or that of the neighbour that is computed before it; observation-aligned
-flags are also read from the neighbour on the other side.
+outer and inner, which of its lanes exist, its rows, what `fetch` has read of them, and what `masks`
+knows of rows that a mask does not count. A row is named by its offset `o` from t, a constant: so
+that the address of any row is that of t and a number in the instruction.
 """
 
 import triton
@@ -137,26 +136,26 @@ def row_operands(plan):
 
 
 @triton.constexpr_function
-def is_loaded(plan, loaded, name, offset):
-    """Whether `fetch` has read this row of this operand."""
-    near = offset in (0, -plan.direction)
-    return len(loaded) > 0 and near and name in row_operands(plan)
+def load_slot(plan, name, offset):
+    """Where `loaded` has this row of an operand: the neighbour of the first row is in front."""
+    names = row_operands(plan)
+    return (offset * plan.direction + 1) * len(names) + names.index(name)
 
 
 @triton.constexpr_function
-def load_slot(plan, name, offset):
-    """Where `loaded` has an operand: first those of the row, then those of its neighbour."""
-    names = row_operands(plan)
-    return names.index(name) + (len(names) if offset != 0 else 0)
+def is_loaded(plan, loaded, name, offset):
+    """Whether `fetch` has read this row of this operand."""
+    return name in row_operands(plan) and 0 <= load_slot(plan, name, offset) < len(loaded)
 
 
 @triton.jit
-def fetch(plan: tl.constexpr, x, o: tl.constexpr):
-    """Row t + o of every operand that has a number for every row; what no term asks for is never
-    read."""
+def fetch(plan: tl.constexpr, x, S: tl.constexpr):
+    """S rows, and the neighbour before them, of every operand that has a number for every row; what
+    no term asks for is never read."""
     loaded = ()
-    for i in tl.static_range(count(row_operands(plan))):
-        loaded = loaded + (raw(plan, x, row_operands(plan)[i], o),)
+    for s in tl.static_range(S + 1):
+        for i in tl.static_range(count(row_operands(plan))):
+            loaded = loaded + (raw(plan, x, row_operands(plan)[i], plan.direction * (s - 1)),)
     return loaded
 
 
@@ -165,7 +164,7 @@ def address(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """Where row t + o of an operand is."""
     pointers, outer, inner, _inside, t, _loaded, counting = x
     layout: tl.constexpr = layout_of(plan, name)
-    pointer = pointers[slot(plan.operands, name)]
+    pointer = pointers[slot(plan.operands, name)] + tl.zeros([1, 1], tl.int32)  # a tile, always
     pointer += spread(outer, plan.outer, layout.outer) + spread(inner, plan.inner, layout.inner)
     if layout.time == 0:
         return pointer
@@ -180,8 +179,7 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """Row t + o of an operand, in its own type; 0 outside of it.
 
     A neighbouring row is another load of what the neighbour loads for itself: with o a constant the
-    two are the same instruction to the compiler, which then keeps one. (Where `fetch` came before,
-    t stands at any row of a chunk, and no neighbour is sure to exist.)
+    two are the same instruction to the compiler, which then keeps one.
     """
     inside, loaded = x[3], x[5]
     layout: tl.constexpr = layout_of(plan, name)
@@ -189,7 +187,7 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
         return loaded[load_slot(plan, name, o)]
     pointer = address(plan, x, name, o)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
-    if layout.time == 0 or (always(plan, o) and (o == 0 or count(loaded) == 0)):
+    if layout.time == 0 or always(plan, o):
         if ragged:
             return tl.load(pointer, mask=inside, other=0)
         else:
@@ -218,29 +216,30 @@ def read_or_zero(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 
 
 @triton.jit
-def write(plan: tl.constexpr, x, results, name: tl.constexpr, value):
-    """Stores row t of a result, if that is asked for."""
+def write(plan: tl.constexpr, x, o: tl.constexpr, results, name: tl.constexpr, value):
+    """Stores row t + o of a result, if that is asked for."""
     if wants(plan, name):
         _operands, outer, inner, inside, t, _loaded, _counting = x
         if masked(plan):
-            value = tl.where(counts(plan, x, 0), value, 0)
+            value = tl.where(counts(plan, x, o), value, 0)
         pointer = results[slot(plan.results, name)]
         first = outer * (rows_of(plan, name) * plan.lanes) + inner
-        pointer = pointer + first + t * plan.lanes
+        pointer = pointer + (first + t * plan.lanes) + o * plan.lanes
         value = value.to(pointer.dtype.element_ty)
-        if always(plan, 0):
+        if always(plan, o):
             if plan.whole:
                 tl.store(pointer, value)
             else:
                 tl.store(pointer, value, mask=inside)
         else:
-            tl.store(pointer, value, mask=exists_in(plan, x, 0, plan.length) & inside)
+            tl.store(pointer, value, mask=exists_in(plan, x, o, plan.length) & inside)
 
 
 @triton.jit
 def write_at(
     plan: tl.constexpr,
     x,
+    o: tl.constexpr,
     results,
     name: tl.constexpr,
     here,
@@ -251,7 +250,7 @@ def write_at(
     if wants(plan, name):
         _operands, outer, inner, inside, t, _loaded, _counting = x
         if masked(plan):
-            value = tl.where(counts(plan, x, 0), value, 0)
+            value = tl.where(counts(plan, x, o), value, 0)
         pointer = results[slot(plan.results, name)]
         place = (outer * rows_of(plan, name) + row) * plan.lanes + inner + t * 0
         value = value.to(pointer.dtype.element_ty)

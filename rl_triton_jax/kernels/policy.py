@@ -7,7 +7,7 @@ blocks, so that no tile ever holds all of them: a tile is [rows, lanes, actions 
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.gate import gate
+from rl_triton_jax.kernels.gate import coefficient, gate
 from rl_triton_jax.kernels.operands import address, exists_in, has, raw, read
 
 
@@ -82,7 +82,7 @@ def expectation(plan: tl.constexpr, x, o: tl.constexpr):
         probs, there = places(plan, x, "next_target_probs", o)
         for first in range(0, plan.actions, plan.action_block):
             weight = block_of(plan, probs, there, first, 0.0)
-            total += gate(weight, block_of(plan, values, there, first, 0.0))
+            total += gate(coefficient(weight), block_of(plan, values, there, first, 0.0))
         return tl.sum(total, 2)
     else:
         logits, there = places(plan, x, "next_target_logits", o)
@@ -93,8 +93,8 @@ def expectation(plan: tl.constexpr, x, o: tl.constexpr):
             largest = tl.maximum(m, logit)
             weight, scale = rescale(logit, largest), rescale(m, largest)
             weights = weights * scale + weight
-            total = gate(scale, total)
-            total += gate(weight, block_of(plan, values, there, first, 0.0))
+            total = gate(coefficient(scale), total)
+            total += gate(coefficient(weight), block_of(plan, values, there, first, 0.0))
             m = largest
         scale = rescale(m, tl.max(m, 2, keep_dims=True))
-        return tl.sum(gate(scale, total), 2) / tl.sum(weights * scale, 2)
+        return tl.sum(gate(coefficient(scale), total), 2) / tl.sum(weights * scale, 2)

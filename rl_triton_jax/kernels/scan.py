@@ -8,7 +8,8 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.exchange import exchange, only
-from rl_triton_jax.kernels.gate import follow, gate, then
+from rl_triton_jax.kernels.flags import one
+from rl_triton_jax.kernels.gate import choose, coefficient, follow, number, then, times
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
 from rl_triton_jax.kernels.operands import always, counts, fetch, has, masked, read
 from rl_triton_jax.kernels.td import (
@@ -58,26 +59,26 @@ def terms(plan: tl.constexpr, x, o: tl.constexpr):
         a, b, kept = linear_vjp_terms(plan, x, o)
     if masked(plan) or not always(plan, o):
         there = counts(plan, x, o)
-        a = tl.where(there, a, 1)
+        a = choose(there, a, one(plan))
         b = tl.where(there, b, 0)
     return a, b, kept
 
 
 @triton.jit
-def finish(plan: tl.constexpr, x, results, h, before, kept):
-    """Writes the results of row t."""
+def finish(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+    """Writes the results of row t + o."""
     if plan.family == "errors":
-        errors_results(plan, x, results, h, before, kept)
+        errors_results(plan, x, o, results, h, before, kept)
     elif plan.family == "errors_vjp":
-        errors_vjp_results(plan, x, results, h, before, kept)
+        errors_vjp_results(plan, x, o, results, h, before, kept)
     elif plan.family == "returns":
-        returns_results(plan, x, results, h, before, kept)
+        returns_results(plan, x, o, results, h, before, kept)
     elif plan.family == "returns_vjp":
-        returns_vjp_results(plan, x, results, h, before, kept)
+        returns_vjp_results(plan, x, o, results, h, before, kept)
     elif plan.is_vjp:
-        accumulation_vjp_results(plan, x, results, h, before, kept)
+        accumulation_vjp_results(plan, x, o, results, h, before, kept)
     else:
-        accumulation_results(plan, x, results, h, before, kept)
+        accumulation_results(plan, x, o, results, h, before, kept)
 
 
 @triton.jit
@@ -92,6 +93,14 @@ def compose(a1, b1, e1, f1, a2, b2, e2, f2):
     return a, b, e, f
 
 
+@triton.constexpr_function
+def needs_before(plan):
+    """Whether results ask for the h that entered their row."""
+    if plan.family == "errors":
+        return plan.kind == "vtrace" and "advantages" in plan.results
+    return plan.family in ("errors_vjp", "returns_vjp") and plan.successor == "values"
+
+
 @triton.jit
 def enter(plan: tl.constexpr, x):
     """The h before the row that is computed first."""
@@ -99,6 +108,12 @@ def enter(plan: tl.constexpr, x):
         return read(plan, x, "init", 0)
     else:
         return tl.zeros([1, 1], plan.dtype)
+
+
+@triton.constexpr_function
+def offset(plan, s):
+    """Of row s of a chunk; where rows are looked up one by one, each is its own t."""
+    return 0 if "mask" in plan.operands else s * plan.direction
 
 
 @triton.jit
@@ -150,36 +165,40 @@ def columns(
         else:
             t = block * (S * WT) + chunk * S
         x = (operands, outer, inner, inside, t, (), ())
-        fetched = ()
         if masked(plan):
             passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
         else:  # all loads are issued before anything waits for the first of them
-            for s in tl.static_range(S + 1):
-                fetched = fetched + (fetch(plan, x, plan.direction * (s - 1)),)
-        a = tl.full([WT, BN], 1, plan.dtype)
-        b = tl.zeros([WT, BN], plan.dtype)
+            x = (operands, outer, inner, inside, t, fetch(plan, x, S), ())
+        a, b = one(plan), tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):
+            x_s = x
             if masked(plan):
                 x_s, passed = look(plan, x, plan.direction * s, passed, ends)
-            else:
-                t_s = t + plan.direction * s
-                x_s = (operands, outer, inner, inside, t_s, fetched[s + 1] + fetched[s], ())
-            a_s, b_s, kept = terms(plan, x_s, 0)
+            a_s, b_s, kept = terms(plan, x_s, offset(plan, s))
             rows = rows + ((x_s, a_s, b_s, kept),)
-            b = follow(a_s, b_s, b)
-            a = gate(a_s, a)
+            if s == 0:
+                a, b = a_s, tl.broadcast_to(b_s, [WT, BN])
+            else:
+                a, b = times(a, a_s), follow(a_s, b_s, b)
         a, b, e, f = tl.associative_scan(
-            (a, b, tl.full([WT, BN], 1, plan.dtype), tl.zeros([WT, BN], plan.dtype)), 0, compose
+            (
+                tl.broadcast_to(number(a), [WT, BN]),
+                b,
+                tl.full([WT, BN], 1, plan.dtype),
+                tl.zeros([WT, BN], plan.dtype),
+            ),
+            0,
+            compose,
         )
         if plan.parts > 1:
             lane = outer * plan.lanes + inner
             h = exchange(plan, words, part, lane, inside, chunk == WT - 1, a, b, h, 0)
-        before = follow(e, f, h)
+        before = follow(coefficient(e), f, h)
         for s in tl.static_range(S):
             x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
-            finish(plan, x_s, results, after, before, kept)
+            finish(plan, x_s, offset(plan, s), results, after, before, kept)
             before = after
         if plan.parts < BLOCKS:
             h = only(chunk == WT - 1, before, 0)
@@ -213,20 +232,24 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
             before = rows_before(plan, x, entered, 1, 1, plan.reverse, BN, BT)
             x, passed = look(plan, x, 0, before, ends)
         a, b, kept = terms(plan, x, 0)
-        a = tl.broadcast_to(a, [BN, BT])
-        b = tl.broadcast_to(b, [BN, BT])
-        all_a, all_b, e, f = tl.associative_scan(
-            (a, b, tl.full([BN, BT], 1, plan.dtype), tl.zeros([BN, BT], plan.dtype)),
-            1,
-            compose,
-            reverse=plan.reverse,
-        )
+        maps = tl.broadcast_to(number(a), [BN, BT]), tl.broadcast_to(b, [BN, BT])
         is_last = along == (0 if plan.reverse else BT - 1)
+        if needs_before(plan):
+            nothing = tl.full([BN, BT], 1, plan.dtype), tl.zeros([BN, BT], plan.dtype)
+            all_a, all_b, e, f = tl.associative_scan(
+                maps + nothing, 1, compose, reverse=plan.reverse
+            )
+        else:
+            all_a, all_b = tl.associative_scan(maps, 1, then, reverse=plan.reverse)
         if plan.parts > 1:
             h = exchange(plan, words, part, outer, inside, is_last, all_a, all_b, h, 1)
-        before = follow(e, f, h)
-        after = follow(a, b, before)
-        finish(plan, x, results, after, before, kept)
+        if needs_before(plan):
+            before = follow(coefficient(e), f, h)
+            after = follow(a, b, before)
+        else:
+            after = follow(coefficient(all_a), all_b, h)
+            before = after
+        finish(plan, x, 0, results, after, before, kept)
         if plan.parts < BLOCKS:
             h = only(is_last, after, 1)
             if masked(plan):

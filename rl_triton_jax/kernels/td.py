@@ -12,14 +12,14 @@ import triton.language as tl
 from rl_triton_jax.kernels.flags import (
     carry,
     discount,
-    dropped,
     one,
     ratio,
     retrace_weight,
     successor,
     uncut,
+    undropped,
 )
-from rl_triton_jax.kernels.gate import gate
+from rl_triton_jax.kernels.gate import coefficient, complement, follow, gate, times, zero_where
 from rl_triton_jax.kernels.operands import has, is_last, read, read_or_zero, wants, write, write_at
 from rl_triton_jax.kernels.policy import of_the_action
 
@@ -28,33 +28,40 @@ from rl_triton_jax.kernels.policy import of_the_action
 def weight(plan: tl.constexpr, x, o: tl.constexpr):
     """w_t of the one-step error; 0 in a dropped row."""
     if plan.kind == "vtrace":
-        return dropped(plan, x, o, ratio(plan, x, o, "clip_rho"))
+        return times(undropped(plan, x, o), ratio(plan, x, o, "clip_rho"))
     else:
-        return dropped(plan, x, o, one(plan))
+        return undropped(plan, x, o)
 
 
 @triton.jit
 def step(plan: tl.constexpr, x, o: tl.constexpr):
     """a_t: γ_t λ_t k_t, times min(c̄, ρ_t) in V-trace; γ_t k_t w_{t+1} in Retrace."""
     if plan.kind == "vtrace":
-        return gate(carry(plan, x, o), ratio(plan, x, o, "clip_c"))
+        return times(carry(plan, x, o), ratio(plan, x, o, "clip_c"))
     elif plan.kind == "retrace":
-        return gate(uncut(plan, x, o, discount(plan, x, o)), retrace_weight(plan, x, o + 1))
+        kept = times(discount(plan, x, o), uncut(plan, x, o))
+        return times(kept, retrace_weight(plan, x, o + 1))
     else:
         return carry(plan, x, o)
 
 
 @triton.jit
+def policy_weight(plan: tl.constexpr, x, o: tl.constexpr):
+    """V-trace: min(ρ̄_pg, ρ_t), of the advantage; 0 in a dropped row."""
+    return times(undropped(plan, x, o), ratio(plan, x, o, "clip_pg_rho"))
+
+
+@triton.jit
 def follows(plan: tl.constexpr, x, o: tl.constexpr):
     """How much of V-trace's q'_t is the next row's target: m_t, and 0 in the last row."""
-    return tl.where(is_last(plan, x, o), 0, uncut(plan, x, o, one(plan)))
+    return zero_where(is_last(plan, x, o), uncut(plan, x, o))
 
 
 @triton.jit
 def mixing(plan: tl.constexpr, x, o: tl.constexpr):
     """How much of that is the target itself rather than the value."""
     if plan.mixed:
-        return read(plan, x, "lambda_", o)
+        return coefficient(read(plan, x, "lambda_", o))
     else:
         return one(plan)
 
@@ -77,28 +84,28 @@ def errors_terms(plan: tl.constexpr, x, o: tl.constexpr):
     kept = (v,)
     if plan.kind == "vtrace" and wants(plan, "advantages"):
         # p (r + g q' - v), which is affine in D_{t+1}: q' = μ (v_{t+1} + [λ] D_{t+1}) + (1 - μ) v'
-        p = dropped(plan, x, o, ratio(plan, x, o, "clip_pg_rho"))
+        p = policy_weight(plan, x, o)
         mu = follows(plan, x, o)
-        q = gate(mu, read(plan, x, "values", o + 1)) + gate(1 - mu, nxt)
-        kept = (v, gate(p, r + gate(g, q) - v), gate(p, gate(g, mu * mixing(plan, x, o))))
-    return step(plan, x, o), gate(weight(plan, x, o), r + gate(g, nxt) - v), kept
+        q = gate(mu, read(plan, x, "values", o + 1)) + gate(complement(mu), nxt)
+        of_next = times(times(p, g), times(mu, mixing(plan, x, o)))
+        kept = (v, gate(p, follow(g, r, q) - v), of_next)
+    return step(plan, x, o), gate(weight(plan, x, o), follow(g, r, nxt) - v), kept
 
 
 @triton.jit
-def errors_results(plan: tl.constexpr, x, results, h, before, kept):
-    write(plan, x, results, "targets", h + kept[0])
+def errors_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+    write(plan, x, o, results, "targets", h + kept[0])
     if plan.kind == "vtrace":
         if wants(plan, "advantages"):
-            write(plan, x, results, "advantages", kept[1] + gate(kept[2], before))
+            write(plan, x, o, results, "advantages", follow(kept[2], kept[1], before))
     else:
-        write(plan, x, results, "advantages", h)
+        write(plan, x, o, results, "advantages", h)
 
 
 @triton.jit
 def policy(plan: tl.constexpr, x, o: tl.constexpr):
     """V-trace: the cotangents of r_t and of q'_t through the advantage."""
-    p = dropped(plan, x, o, ratio(plan, x, o, "clip_pg_rho"))
-    u = gate(p, read(plan, x, "advantages", o))
+    u = gate(policy_weight(plan, x, o), read(plan, x, "advantages", o))
     return u, gate(discount(plan, x, o), u)
 
 
@@ -107,18 +114,18 @@ def errors_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
     targets = read_or_zero(plan, x, "targets", o)
     w = weight(plan, x, o)
     g = discount(plan, x, o)
-    from_before = gate(discount(plan, x, o - 1), weight(plan, x, o - 1))
+    from_before = times(discount(plan, x, o - 1), weight(plan, x, o - 1))
     if plan.kind == "vtrace" and has(plan, "advantages"):
         u, q = policy(plan, x, o)
         _u_before, q_before = policy(plan, x, o - 1)
         mu = follows(plan, x, o)
         mu_before = follows(plan, x, o - 1)
         mixed = mixing(plan, x, o - 1)
-        b = targets + gate(mixed, gate(mu_before, q_before))
-        of_values = b - u + gate(1 - mixed, gate(mu_before, q_before))
+        b = follow(times(mixed, mu_before), targets, q_before)
+        of_values = follow(times(complement(mixed), mu_before), b - u, q_before)
         if plan.successor == "values":
-            of_values += gate(1 - mu_before, q_before)
-        kept = (w, g, from_before, of_values, u, gate(1 - mu, q))
+            of_values = follow(complement(mu_before), of_values, q_before)
+        kept = (w, g, from_before, of_values, u, gate(complement(mu), q))
     else:
         b = targets
         if plan.kind == "gae":
@@ -135,71 +142,71 @@ def errors_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def errors_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
+def errors_vjp_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
     w, g, from_before, of_values, of_rewards, of_successors = kept
     error = gate(w, h)
-    write(plan, x, results, "rewards", error + of_rewards)
+    write(plan, x, o, results, "rewards", error + of_rewards)
     successors = gate(g, error) + of_successors
     values = of_values - error
     if plan.successor == "values":
-        values += gate(from_before, before)
-    deal_out(plan, x, results, values, successors)
+        values = follow(from_before, values, before)
+    deal_out(plan, x, o, results, values, successors)
 
 
 @triton.jit
-def deal_out(plan: tl.constexpr, x, results, values, successors):
+def deal_out(plan: tl.constexpr, x, o: tl.constexpr, results, values, successors):
     """Writes the cotangents of v_t and v'_t to the operands that hold them."""
-    write(plan, x, results, "next_values", successors)
-    write(plan, x, results, "values", values)
-    write_at(plan, x, results, "bootstrap_value", is_last(plan, x, 0), 0, successors)
+    write(plan, x, o, results, "next_values", successors)
+    write(plan, x, o, results, "values", values)
+    write_at(plan, x, o, results, "bootstrap_value", is_last(plan, x, o), 0, successors)
     if wants(plan, "values") and plan.longer:
-        write_at(plan, x, results, "values", is_last(plan, x, 0), plan.length, successors)
+        write_at(plan, x, o, results, "values", is_last(plan, x, o), plan.length, successors)
 
 
 @triton.jit
 def return_weights(plan: tl.constexpr, x, o: tl.constexpr):
     """Of G_{t+1} and v'_t: γ_t c_t λ_t m_t and γ_t c_t (1 - λ_t m_t); in the last row λ is 0."""
     if has(plan, "lambda_"):
-        trace = read(plan, x, "lambda_", o)
+        trace = coefficient(read(plan, x, "lambda_", o))
     else:
         trace = one(plan)
     if not plan.drops:
-        trace = uncut(plan, x, o, trace)
-    trace = tl.where(is_last(plan, x, o), 0, trace)
+        trace = times(trace, uncut(plan, x, o))
+    trace = zero_where(is_last(plan, x, o), trace)
     g = discount(plan, x, o)
-    return dropped(plan, x, o, gate(g, trace)), gate(g, 1 - trace)
+    return times(undropped(plan, x, o), times(g, trace)), times(g, complement(trace))
 
 
 @triton.jit
 def returns_terms(plan: tl.constexpr, x, o: tl.constexpr):
     a, of_value = return_weights(plan, x, o)
-    b = read(plan, x, "rewards", o) + gate(of_value, successor(plan, x, o))
-    b = dropped(plan, x, o, b)
+    w = undropped(plan, x, o)
+    b = gate(w, follow(of_value, read(plan, x, "rewards", o), successor(plan, x, o)))
     if plan.drops and has(plan, "truncated"):
-        b += gate(1 - dropped(plan, x, o, one(plan)), read(plan, x, "values", o))
+        b = follow(complement(w), b, read(plan, x, "values", o))
     return a, b, ()
 
 
 @triton.jit
-def returns_results(plan: tl.constexpr, x, results, h, before, kept):
-    write(plan, x, results, "returns", h)
+def returns_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+    write(plan, x, o, results, "returns", h)
 
 
 @triton.jit
 def returns_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
-    w = dropped(plan, x, o, one(plan))
+    w = undropped(plan, x, o)
     _of_return, of_value = return_weights(plan, x, o)
     a, of_value_before = return_weights(plan, x, o - 1)
-    kept = (w, of_value, dropped(plan, x, o - 1, of_value_before))
+    kept = (w, of_value, times(undropped(plan, x, o - 1), of_value_before))
     return a, read(plan, x, "returns", o), kept
 
 
 @triton.jit
-def returns_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
+def returns_vjp_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
     w, of_value, from_before = kept
     rewards = gate(w, h)
-    write(plan, x, results, "rewards", rewards)
-    values = gate(1 - w, h)
+    write(plan, x, o, results, "rewards", rewards)
+    values = gate(complement(w), h)
     if plan.successor == "values":
-        values += gate(from_before, before)
-    deal_out(plan, x, results, values, gate(of_value, rewards))
+        values = follow(from_before, values, before)
+    deal_out(plan, x, o, results, values, gate(of_value, rewards))

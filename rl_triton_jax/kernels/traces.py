@@ -3,8 +3,8 @@
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.flags import carry, keeps, one
-from rl_triton_jax.kernels.gate import gate
+from rl_triton_jax.kernels.flags import carry, decay, keeps, one
+from rl_triton_jax.kernels.gate import choose, coefficient, gate
 from rl_triton_jax.kernels.operands import has, is_first, is_last, read, write, write_at
 
 
@@ -12,19 +12,13 @@ from rl_triton_jax.kernels.operands import has, is_first, is_last, read, write, 
 def traces_terms(plan: tl.constexpr, x, o: tl.constexpr):
     a = carry(plan, x, o - 1)
     if has(plan, "init"):
-        a = tl.where(is_first(plan, x, o), entry(plan, x, o), a)
+        a = choose(is_first(plan, x, o), decay(plan, x, o), a)  # with which `init` enters row 0
     return a, read(plan, x, "x", o), ()
 
 
 @triton.jit
-def entry(plan: tl.constexpr, x, o: tl.constexpr):
-    """γ λ, with which `init` enters row 0; constant in time where there is an init."""
-    return read(plan, x, "gamma", o) * read(plan, x, "lambda_", o)
-
-
-@triton.jit
 def traces_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
-    return carry(plan, x, o), read(plan, x, "traces", o), (entry(plan, x, o),)
+    return carry(plan, x, o), read(plan, x, "traces", o), (decay(plan, x, o),)
 
 
 @triton.jit
@@ -45,28 +39,26 @@ def sum_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 @triton.jit
 def linear_terms(plan: tl.constexpr, x, o: tl.constexpr):
-    return read(plan, x, "a", o), read(plan, x, "b", o), ()
+    return coefficient(read(plan, x, "a", o)), read(plan, x, "b", o), ()
 
 
 @triton.jit
 def linear_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
-    a = read(plan, x, "a", o)
-    if plan.reverse:  # of the derivative; the recurrence itself runs forward in time
-        return read(plan, x, "a", o + 1), read(plan, x, "h", o), (a,)
-    else:
-        return read(plan, x, "a", o - 1), read(plan, x, "h", o), (a,)
+    # a derivative in reverse is that of a recurrence forward in time
+    a = coefficient(read(plan, x, "a", o - plan.direction))
+    return a, read(plan, x, "h", o), (coefficient(read(plan, x, "a", o)),)
 
 
 @triton.jit
-def accumulation_results(plan: tl.constexpr, x, results, h, before, kept):
-    write(plan, x, results, plan.results[0], h)
+def accumulation_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+    write(plan, x, o, results, plan.results[0], h)
 
 
 @triton.jit
-def accumulation_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
+def accumulation_vjp_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
     """`kept` is the coefficient with which `init` entered the row that was computed first."""
-    write(plan, x, results, plan.data[0], h)
+    write(plan, x, o, results, plan.data[0], h)
     if plan.reverse:
-        write_at(plan, x, results, "init", is_first(plan, x, 0), 0, gate(kept[0], h))
+        write_at(plan, x, o, results, "init", is_first(plan, x, o), 0, gate(kept[0], h))
     else:
-        write_at(plan, x, results, "init", is_last(plan, x, 0), 0, gate(kept[0], h))
+        write_at(plan, x, o, results, "init", is_last(plan, x, o), 0, gate(kept[0], h))

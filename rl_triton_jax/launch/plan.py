@@ -81,9 +81,10 @@ class Plan:
         return math.prod(self.inner)
 
     @property
-    def parts_read(self) -> int:
-        """How many other parts' words a program reads at a time, a power of 2."""
-        return min(1 << (self.parts - 1).bit_length(), 128)
+    def reads(self) -> tuple[int, int]:
+        """How many other parts' words a program reads at a time: places, and words for each."""
+        fold = 8
+        return min(1 << (max(self.parts // fold, 1) - 1).bit_length(), 32), fold
 
     @property
     def can_split(self) -> bool:

@@ -1,8 +1,11 @@
-"""A small run of every kernel, for tools that watch a process: `python -m tests.gpu.every_kernel`.
+"""A small run of an operation's kernels, for tools that watch a process:
+`python -m tests.gpu.every_kernel gae`.
 
-Every operation and its derivative, time-major and batch-major, with masked rows, and with time
+The operation and its derivative, time-major and batch-major, with masked rows, and with time
 split over programs; ragged tiles. Results are not looked at.
 """
+
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -26,15 +29,14 @@ def run(op, options, shape, axis):
     jax.block_until_ready(jax.jit(jax.value_and_grad(total))(moving))
 
 
-def main():
-    for op, sets in OPTIONS.items():
-        masked = [options for options in sets if "mask" in options][:1]
-        for options in (sets[1], *masked):
-            for length in (45, 300):  # in one block, in several
-                run(op, options, (length, 6), 0)
-            for length in (45, 5000):
-                run(op, options, (6, length), 1)
+def main(op):
+    masked = [options for options in OPTIONS[op] if "mask" in options][:1]
+    for options in (OPTIONS[op][1], *masked):
+        for length in (45, 300):  # in one block, in several
+            run(op, options, (length, 6), 0)
+        for length in (45, 5000):
+            run(op, options, (6, length), 1)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])
