@@ -24,6 +24,7 @@ AGAIN:
     setp.eq.s64 wait, $0, 0;
     setp.lt.and.u32 wait, tries, 4194304, wait;
     @!wait bra DONE;
+    nanosleep.u32 32;
     ld.relaxed.gpu.global.b64 $0, [$2];
     add.u32 tries, tries, 1;
     bra AGAIN;
@@ -85,8 +86,8 @@ def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axi
     like the arrays in `scan.columns`: each place takes several that follow one another.
     """
     LANES: tl.constexpr = plan.outer_size * plan.lanes
-    PLACES: tl.constexpr = plan.reads[0]
-    FOLD: tl.constexpr = plan.reads[1]
+    PLACES: tl.constexpr = plan.places
+    FOLD: tl.constexpr = plan.words
     words = words.to(tl.pointer_type(tl.int64))
     own, a = tl.broadcast(words + (part * LANES + lane), a)
     publish(own, pack(a, b), at_end & inside)

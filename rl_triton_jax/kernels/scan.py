@@ -102,12 +102,21 @@ def needs_before(plan):
 
 
 @triton.jit
-def enter(plan: tl.constexpr, x):
+def at_start(plan: tl.constexpr, x):
     """The h before the row that is computed first."""
     if has(plan, "init"):
         return read(plan, x, "init", 0)
     else:
         return tl.zeros([1, 1], plan.dtype)
+
+
+@triton.jit
+def enter(plan: tl.constexpr, a, b, h):
+    """a h + b, of the h that enters a block; there is none if one block holds all rows."""
+    if plan.blocks > 1 or has(plan, "init"):
+        return follow(coefficient(a), b, h)
+    else:
+        return b
 
 
 @triton.constexpr_function
@@ -146,7 +155,6 @@ def columns(
     only the WT maps of the chunks have to be scanned across threads; then they are unrolled again.
     """
     GROUPS: tl.constexpr = (plan.lanes + BN - 1) // BN
-    BLOCKS: tl.constexpr = (plan.length + S * WT - 1) // (S * WT)
     results = (r0, r1, r2, r3)
     part, program = place(plan, plan.outer_size * GROUPS)
     outer = program // GROUPS
@@ -154,14 +162,14 @@ def columns(
     inside = inner < plan.lanes
     chunk = tl.arange(0, WT)[:, None].to(plan.index)
     lanes = (operands, outer, inner, inside, chunk, (), ())
-    h = tl.broadcast_to(enter(plan, lanes), [1, BN])
+    h = tl.broadcast_to(at_start(plan, lanes), [1, BN])
     if masked(plan):
         ends = outermost(plan, lanes, 0, WT, BN)
         entered = tl.full([1, BN], start(plan), plan.index)
-    for step in range(BLOCKS if plan.parts == 1 else 1):
+    for step in range(plan.blocks if plan.parts == 1 else 1):
         block = part + step
         if plan.reverse:  # the first tile row is the latest chunk, and its rows are taken backwards
-            t = (BLOCKS - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
+            t = (plan.blocks - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
         else:
             t = block * (S * WT) + chunk * S
         x = (operands, outer, inner, inside, t, (), ())
@@ -194,13 +202,13 @@ def columns(
         if plan.parts > 1:
             lane = outer * plan.lanes + inner
             h = exchange(plan, words, part, lane, inside, chunk == WT - 1, a, b, h, 0)
-        before = follow(coefficient(e), f, h)
+        before = enter(plan, e, f, h)
         for s in tl.static_range(S):
             x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
             finish(plan, x_s, offset(plan, s), results, after, before, kept)
             before = after
-        if plan.parts < BLOCKS:
+        if plan.parts < plan.blocks:
             h = only(chunk == WT - 1, before, 0)
             if masked(plan):
                 entered = only(chunk == WT - 1, passed, 0)
@@ -210,21 +218,20 @@ def columns(
 def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, BN: tl.constexpr):
     """One program: BN lanes, time along the tile in blocks of BT rows, as in `columns`."""
     GROUPS: tl.constexpr = (plan.outer_size + BN - 1) // BN
-    BLOCKS: tl.constexpr = (plan.length + BT - 1) // BT
     results = (r0, r1, r2, r3)
     part, program = place(plan, GROUPS)
     outer = (program * BN + tl.arange(0, BN))[:, None]
     inside = outer < plan.outer_size
     along = tl.arange(0, BT)[None, :].to(plan.index)
     lanes = (operands, outer, 0, inside, along, (), ())
-    h = tl.broadcast_to(enter(plan, lanes), [BN, 1])
+    h = tl.broadcast_to(at_start(plan, lanes), [BN, 1])
     if masked(plan):
         ends = outermost(plan, lanes, 1, BN, BT)
         entered = tl.full([BN, 1], start(plan), plan.index)
-    for step in range(BLOCKS if plan.parts == 1 else 1):
+    for step in range(plan.blocks if plan.parts == 1 else 1):
         block = part + step
         if plan.reverse:
-            t = (BLOCKS - 1 - block) * BT + along
+            t = (plan.blocks - 1 - block) * BT + along
         else:
             t = block * BT + along
         x = (operands, outer, 0, inside, t, (), ())
@@ -244,13 +251,13 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
         if plan.parts > 1:
             h = exchange(plan, words, part, outer, inside, is_last, all_a, all_b, h, 1)
         if needs_before(plan):
-            before = follow(coefficient(e), f, h)
+            before = enter(plan, e, f, h)
             after = follow(a, b, before)
         else:
-            after = follow(coefficient(all_a), all_b, h)
+            after = enter(plan, all_a, all_b, h)
             before = after
         finish(plan, x, 0, results, after, before, kept)
-        if plan.parts < BLOCKS:
+        if plan.parts < plan.blocks:
             h = only(is_last, after, 1)
             if masked(plan):
                 entered = only(is_last, passed, 1)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rl_triton_jax.launch.plan import Plan
+from rl_triton_jax.launch.plan import Plan, power_of_2
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,18 @@ class Config:
         sizes = dict(self.constants)
         fold = sizes.get("S", 1)
         block = fold * sizes["WT"] if self.kernel == "columns" else sizes["BT"]
-        return plan.tiled(fold, block, sizes["BN"], actions=self.actions, parts=self.parts)
+        return plan.tiled(
+            fold, block, sizes["BN"], self.warps, actions=self.actions, parts=self.parts
+        )
 
 
 def columns(
     plan: Plan, fold: int, chunks: int, lanes: int, warps: int, *, split: bool, actions: int = 1
 ) -> Config:
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
-    lanes = min(lanes, _power_of_2(plan.lanes))
-    fold = min(fold, _power_of_2(plan.length))
-    chunks = min(chunks, _power_of_2(-(-plan.length // fold)))
+    lanes = min(lanes, power_of_2(plan.lanes))
+    fold = min(fold, power_of_2(plan.length))
+    chunks = min(chunks, power_of_2(-(-plan.length // fold)))
     warps = min(max(lanes * chunks * actions // 32, 1), warps)
     parts = _parts(plan, fold * chunks) if split else 1
     programs = parts * plan.outer_size * -(-plan.lanes // lanes)
@@ -46,16 +48,12 @@ def rows(
     plan: Plan, block: int, lanes: int, warps: int, *, split: bool, actions: int = 1
 ) -> Config:
     """`block` rows of `lanes` lanes a program; no larger than the arrays are."""
-    block = min(block, _power_of_2(plan.length))
-    lanes = min(lanes, _power_of_2(plan.outer_size))
+    block = min(block, power_of_2(plan.length))
+    lanes = min(lanes, power_of_2(plan.outer_size))
     warps = min(max(block * lanes * actions // 32, 1), warps)
     parts = _parts(plan, block) if split else 1
     programs = parts * -(-plan.outer_size // lanes)
     return Config("rows", (("BT", block), ("BN", lanes)), programs, warps, actions, parts)
-
-
-def _power_of_2(n: int) -> int:
-    return 1 << max(n - 1, 0).bit_length()
 
 
 MOST_PARTS = 4096
@@ -98,7 +96,7 @@ def _columns(plan: Plan) -> Config:
 
 
 def _rows(plan: Plan) -> Config:
-    block = min(2048, _power_of_2(plan.length))
+    block = min(2048, power_of_2(plan.length))
     lanes = max(512 // block, 1)
     a_thread = 4 if block <= 128 else 8
     # many lanes keep the GPU busy while each waits for its next block
@@ -111,10 +109,10 @@ TABLE_TILE = 4096
 
 
 def _tables(plan: Plan) -> Config:
-    actions = min(32, _power_of_2(plan.actions))
+    actions = min(32, power_of_2(plan.actions))
     room = TABLE_TILE // actions
     if plan.columns:
-        lanes = min(16, _power_of_2(plan.lanes))
+        lanes = min(16, power_of_2(plan.lanes))
         return columns(plan, 1, room // lanes, lanes, 8, split=True, actions=actions)
-    block = min(room, _power_of_2(plan.length))
+    block = min(room, power_of_2(plan.length))
     return rows(plan, block, room // block, 8, split=True, actions=actions)

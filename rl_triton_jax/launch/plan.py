@@ -15,6 +15,11 @@ import triton.language as tl
 type Shape = tuple[int, ...]
 
 
+def power_of_2(n: int) -> int:
+    """The next one."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
 @dataclass(frozen=True)
 class Layout:
     """Strides of an operand, in elements, along the merged axes; its length along time; and how
@@ -35,7 +40,8 @@ class Plan:
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
     tile that a configuration chose: `span` are the lowest and highest row offsets that never leave
     the time axis (an empty range if any may), `whole` says that all lanes of every tile exist,
-    `action_block` is how many actions it holds, and `parts` over how many programs time is split.
+    `action_block` is how many actions it holds, `blocks` how many of them time takes, and `parts`
+    over how many programs it is split, each of which reads the others' `words` in so many `places`.
     """
 
     kind: str
@@ -60,7 +66,10 @@ class Plan:
     longer: bool
     actions: int
     action_block: int = 1
+    blocks: int = 1
     parts: int = 1
+    places: int = 1
+    words: int = 1
     span: tuple[int, int] = (1, 0)
     whole: bool = False
 
@@ -81,12 +90,6 @@ class Plan:
         return math.prod(self.inner)
 
     @property
-    def reads(self) -> tuple[int, int]:
-        """How many other parts' words a program reads at a time: places, and words for each."""
-        fold = 8
-        return min(1 << (max(self.parts // fold, 1) - 1).bit_length(), 32), fold
-
-    @property
     def can_split(self) -> bool:
         """Whether time may be split over programs: a map has to fit a word, and what a mask knows
         of rows does not."""
@@ -97,17 +100,23 @@ class Plan:
         """Whether lanes, not time, lie side by side in memory."""
         return self.lanes > 1
 
-    def tiled(self, fold: int, block: int, lanes: int, *, actions: int, parts: int) -> "Plan":
+    def tiled(
+        self, fold: int, block: int, lanes: int, warps: int, *, actions: int, parts: int
+    ) -> "Plan":
         """The plan for tiles of so many lanes, their blocks of rows folded so many at a time, and
         tables read so many actions at a time, time being split into parts."""
         lowest, highest = (1 - fold, 0) if self.reverse else (0, fold - 1)
         across = self.lanes if self.columns else self.outer_size
+        places = min(power_of_2(parts), max(32 * warps // lanes, 1))  # a thread for each
         return replace(
             self,
             span=(1, 0) if self.length % block else (lowest, highest),
             whole=across % lanes == 0,
             action_block=actions,
+            blocks=-(-self.length // block),
             parts=parts,
+            places=places,
+            words=min(power_of_2(-(-parts // places)), 8),
         )
 
     @property
