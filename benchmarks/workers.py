@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
@@ -25,6 +26,7 @@ def each[Item, Found](
     if workers == 1:
         yield from ((item, work(item)) for item in items)
         return
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # they share its memory, too
     context = multiprocessing.get_context("spawn")  # a process that holds a device cannot fork
     with ProcessPoolExecutor(workers, context, _start, (context.Lock(),)) as pool:
         futures = {pool.submit(work, item): item for item in items}

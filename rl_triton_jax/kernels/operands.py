@@ -126,36 +126,46 @@ def is_last(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.constexpr_function
-def row_operands(plan):
-    """The operands that hold a number for every row."""
+def fetched(plan, has_rows):
+    """The operands that `fetch` reads: those with a number for every row, those with one for all.
+    What belongs to the first or the last row alone, few tiles need."""
     return tuple(
         name
         for name, layout in zip(plan.operands, plan.layouts, strict=True)
-        if layout.time != 0 and layout.width == 1
+        if layout.width == 1 and (layout.time != 0) == has_rows
+        if name not in ("bootstrap_value", "last_terminated", "init")
     )
 
 
 @triton.constexpr_function
 def load_slot(plan, name, offset):
     """Where `loaded` has this row of an operand: the neighbour of the first row is in front."""
-    names = row_operands(plan)
-    return (offset * plan.direction + 1) * len(names) + names.index(name)
+    shared, with_rows = fetched(plan, False), fetched(plan, True)
+    if name in shared:
+        return shared.index(name)
+    row = offset * plan.direction + 1
+    return len(shared) + row * len(with_rows) + with_rows.index(name)
 
 
 @triton.constexpr_function
 def is_loaded(plan, loaded, name, offset):
     """Whether `fetch` has read this row of this operand."""
-    return name in row_operands(plan) and 0 <= load_slot(plan, name, offset) < len(loaded)
+    if name in fetched(plan, True) and offset * plan.direction < -1:
+        return False
+    known = name in fetched(plan, True) + fetched(plan, False)
+    return known and load_slot(plan, name, offset) < len(loaded)
 
 
 @triton.jit
 def fetch(plan: tl.constexpr, x, S: tl.constexpr):
-    """S rows, and the neighbour before them, of every operand that has a number for every row; what
-    no term asks for is never read."""
+    """S rows and the neighbour before them, of every operand that has a number for every row, and
+    the numbers that all rows share; what no term asks for is never read."""
     loaded = ()
+    for i in tl.static_range(count(fetched(plan, False))):
+        loaded = loaded + (raw(plan, x, fetched(plan, False)[i], 0),)
     for s in tl.static_range(S + 1):
-        for i in tl.static_range(count(row_operands(plan))):
-            loaded = loaded + (raw(plan, x, row_operands(plan)[i], plan.direction * (s - 1)),)
+        for i in tl.static_range(count(fetched(plan, True))):
+            loaded = loaded + (raw(plan, x, fetched(plan, True)[i], plan.direction * (s - 1)),)
     return loaded
 
 

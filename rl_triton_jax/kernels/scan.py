@@ -177,6 +177,8 @@ def columns(
             passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
         else:  # all loads are issued before anything waits for the first of them
             x = (operands, outer, inner, inside, t, fetch(plan, x, S), ())
+            if plan.heavy:  # or the assembler moves loads down to where they are used
+                tl.debug_barrier()
         a, b = one(plan), tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):

@@ -86,7 +86,9 @@ def errors_terms(plan: tl.constexpr, x, o: tl.constexpr):
         # p (r + g q' - v), which is affine in D_{t+1}: q' = μ (v_{t+1} + [λ] D_{t+1}) + (1 - μ) v'
         p = policy_weight(plan, x, o)
         mu = follows(plan, x, o)
-        q = gate(mu, read(plan, x, "values", o + 1)) + gate(complement(mu), nxt)
+        q = nxt
+        if plan.successor == "next_values":  # otherwise v' is v_{t+1}, save in the last row
+            q = gate(mu, read(plan, x, "values", o + 1)) + gate(complement(mu), nxt)
         of_next = times(times(p, g), times(mu, mixing(plan, x, o)))
         kept = (v, gate(p, follow(g, r, q) - v), of_next)
     return step(plan, x, o), gate(weight(plan, x, o), follow(g, r, nxt) - v), kept

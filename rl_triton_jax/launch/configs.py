@@ -1,6 +1,6 @@
 """Which tile a kernel works on: pure functions of the plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rl_triton_jax.launch.plan import Plan, power_of_2
 
@@ -10,7 +10,8 @@ class Config:
     """A launch: which kernel, its block sizes, and how many programs of how many warps.
 
     Time may be split over `parts` programs, which pass the carry on; `actions` is how many of them
-    a tile of a table holds.
+    a tile of a table holds. A thread has so many registers at most: without a bound the assembler
+    spills, at far fewer; 16 warps have 128.
     """
 
     kernel: str
@@ -19,6 +20,7 @@ class Config:
     warps: int
     actions: int = 1
     parts: int = 1
+    registers: int = 128
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
@@ -74,34 +76,43 @@ def choose(plan: Plan) -> Config:
 
 
 FEW = 1024
-"""With fewer lanes than this, a program has fewer rows, so that there are more programs."""
+"""With fewer lanes than this, the GPU is not busy unless time is split, be it short."""
 
 
 def _columns(plan: Plan) -> Config:
     few = plan.outer_size * plan.lanes < FEW
-    heavy = plan.kind == "vtrace"  # keeps more numbers of every row
     if plan.length <= 64:
-        return columns(plan, 8, 8, 32, 8, split=False)
+        return columns(plan, 4, 16, 32, 8, split=False)
     if plan.length <= 256 and not few:
         return columns(plan, 8, 32, 16, 8, split=False)
-    if plan.length <= 512 and not few and not heavy:
-        return columns(plan, 16, 32, 16, 8, split=False)
-    if few and plan.length <= 4096:
-        return columns(plan, 8, 8, 16, 4, split=True)
-    if plan.length <= 32768:
-        return columns(plan, 8, 16, 16 if few or heavy else 32, 8, split=True)
-    if heavy:
-        return columns(plan, 8, 32, 16, 8, split=True)
-    return columns(plan, 8, 64, 16, 16, split=True)
+    if plan.length <= 512 and not few and not plan.heavy:
+        return columns(plan, 16, 32, 16, 16, split=False)
+    if plan.heavy:
+        many = plan.can_split and not few
+        tile = (8, 4, 32, 4) if many else (8, 16, 16, 8)
+    elif not plan.can_split:
+        tile = (16, 16, 16, 8)  # fewer turns of a loop
+    elif not few:
+        tile = (16, 4, 32, 4)
+    elif plan.length <= 2048:
+        tile = (16, 8, 16, 4)
+    elif plan.outer_size * plan.lanes > 32:
+        tile = (16, 16, 16, 8)
+    else:
+        tile = (16, 32, 16, 16)
+    return columns(plan, *tile, split=True)
 
 
 def _rows(plan: Plan) -> Config:
+    if plan.heavy and plan.length > 1024:
+        return rows(plan, 1024, 1, 4, split=True)
+    if plan.outer_size < FEW and plan.length > 2048:
+        tile = (4096, 1, 8) if plan.outer_size > 32 else (8192, 1, 16)
+        return rows(plan, *tile, split=True)
     block = min(2048, power_of_2(plan.length))
     lanes = max(512 // block, 1)
-    a_thread = 4 if block <= 128 else 8
-    # many lanes keep the GPU busy while each waits for its next block
-    split = plan.outer_size < FEW
-    return rows(plan, block, lanes, min(block * lanes // (32 * a_thread), 8), split=split)
+    a_thread = 4 if block <= 1024 else 8
+    return rows(plan, block, lanes, block * lanes // (32 * a_thread), split=False)
 
 
 TABLE_TILE = 4096
@@ -113,6 +124,8 @@ def _tables(plan: Plan) -> Config:
     room = TABLE_TILE // actions
     if plan.columns:
         lanes = min(16, power_of_2(plan.lanes))
-        return columns(plan, 1, room // lanes, lanes, 8, split=True, actions=actions)
-    block = min(room, power_of_2(plan.length))
-    return rows(plan, block, room // block, 8, split=True, actions=actions)
+        found = columns(plan, 1, room // lanes, lanes, 8, split=True, actions=actions)
+    else:
+        block = min(room, power_of_2(plan.length))
+        found = rows(plan, block, room // block, 8, split=True, actions=actions)
+    return replace(found, registers=255)

@@ -96,6 +96,11 @@ class Plan:
         return self.dtype == tl.float32 and "mask" not in self.operands
 
     @property
+    def heavy(self) -> bool:
+        """Whether a row keeps more numbers than most."""
+        return self.kind == "vtrace"
+
+    @property
     def columns(self) -> bool:
         """Whether lanes, not time, lie side by side in memory."""
         return self.lanes > 1
@@ -107,7 +112,8 @@ class Plan:
         tables read so many actions at a time, time being split into parts."""
         lowest, highest = (1 - fold, 0) if self.reverse else (0, fold - 1)
         across = self.lanes if self.columns else self.outer_size
-        places = min(power_of_2(parts), max(32 * warps // lanes, 1))  # a thread for each
+        # a few are read one after the other; of more, every thread reads others
+        places = min(power_of_2(parts), max(32 * warps // lanes, 1)) if parts > 8 else 1
         return replace(
             self,
             span=(1, 0) if self.length % block else (lowest, highest),

@@ -24,11 +24,14 @@ PTX_VERSIONS = {103: 88, 120: 87, 100: 86}
 version, which an older CUDA rejects."""
 
 
-def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
+def backend_options(
+    warps: int, compute_capability: int | None, *, registers: int = 128
+) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
     if compute_capability is not None:
         options["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
+        options["maxnreg"] = registers
     return options
 
 
@@ -90,7 +93,9 @@ def call(
             grid=(config.programs,),
             name=f"rl_triton_{name}",
             compute_capability=compute_capability,
-            backend_options=backend_options(config.warps, compute_capability),
+            backend_options=backend_options(
+                config.warps, compute_capability, registers=config.registers
+            ),
             plan=config.tile(plan),
             **constants,
         )
