@@ -25,7 +25,7 @@ WHY = {
 def main(
     ops: Sequence[str] = tuple(selfcheck.LOOPS),
     shape: tuple[int, int] | None = None,
-    repeats: int = 20,
+    repeats: int = 10,
 ) -> int:
     """Checks and times the operations, and prints a report of one screenful.
 
@@ -39,7 +39,7 @@ def main(
     """
     platform = availability.default_platform()
     steps, lanes = shape or (128, 1024 if platform == "cpu" else 4096)
-    calls = 1 if platform == "cpu" else 50  # so that starting a computation weighs nothing
+    calls = 1 if platform == "cpu" else 20  # so that starting a computation weighs little
     given = {op: selfcheck.arguments(op, steps, lanes) for op in ops}
     picked = {op: _picked(op, platform) for op in ops}
     _print_machine(picked, platform)

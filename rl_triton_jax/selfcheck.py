@@ -20,8 +20,11 @@ import rl_triton_jax
 TOLERANCE = 1e-5
 """Of values and gradients in float32, relative to the largest number of the array."""
 
-DATA = ("rewards", "values", "q_values", "next_values", "b", "x", "init")
+DATA = ("rewards", "values", "q_values", "next_values", "next_q_values", "b", "x", "init")
 """The arguments in which an operation is linear."""
+
+ACTIONS = 6
+"""Of tables."""
 
 
 def _solve(a: np.ndarray, b: np.ndarray, h: np.ndarray | float = 0.0, *, reverse: bool = False):
@@ -75,6 +78,26 @@ def _retrace(rewards, q_values, terminated, truncated, next_values, log_rho, gam
     return (q_values + _solve(carry, error, reverse=True),)
 
 
+def _retrace_from_policy(
+    rewards,
+    q_values,
+    terminated,
+    truncated,
+    actions,
+    target_probs,
+    behaviour_log_prob,
+    next_q_values,
+    next_target_probs,
+    gamma,
+    lambda_,
+):
+    taken = np.asarray(actions, int)[..., None]
+    q, pi = (np.take_along_axis(x, taken, -1)[..., 0] for x in (q_values, target_probs))
+    expected = np.sum(next_target_probs * next_q_values, -1)
+    log_rho = np.log(pi) - behaviour_log_prob
+    return _retrace(rewards, q, terminated, truncated, expected, log_rho, gamma, lambda_)
+
+
 def _lambda_returns(rewards, terminated, truncated, next_values, gamma, lambda_):
     of_return = lambda_ * (1 - truncated)
     of_return[-1] = 0
@@ -103,6 +126,7 @@ LOOPS: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
     "gae": _gae,
     "vtrace": _vtrace,
     "retrace": _retrace,
+    "retrace_from_policy": _retrace_from_policy,
     "lambda_returns": _lambda_returns,
     "discounted_returns": _discounted_returns,
     "eligibility_traces": _eligibility_traces,
@@ -114,9 +138,18 @@ LOOPS: dict[str, Callable[..., tuple[np.ndarray, ...]]] = {
 def arguments(op: str, steps: int, lanes: int) -> dict[str, np.ndarray]:
     """Random arguments of an operation: float32, and flags that end one row in 25 each."""
     rng = np.random.default_rng(0)
+    names = inspect.signature(LOOPS[op]).parameters
+    table = (steps, lanes, ACTIONS)
 
     def draw(name: str) -> np.ndarray:
         match name:
+            case "actions":
+                return rng.integers(ACTIONS, size=(steps, lanes), dtype=np.int32)
+            case "target_probs" | "next_target_probs":
+                weights = rng.random(table, np.float32)
+                return weights / weights.sum(-1, keepdims=True)
+            case "q_values" | "next_q_values" if "actions" in names:
+                return rng.standard_normal(table, np.float32)
             case "gamma" | "lambda_":
                 return np.asarray({"gamma": 0.99, "lambda_": 0.95}[name], np.float32)
             case "terminated" | "truncated":
@@ -127,7 +160,7 @@ def arguments(op: str, steps: int, lanes: int) -> dict[str, np.ndarray]:
                 return rng.standard_normal(lanes, np.float32)
         return rng.standard_normal((steps, lanes), np.float32)
 
-    return {name: draw(name) for name in inspect.signature(LOOPS[op]).parameters}
+    return {name: draw(name) for name in names}
 
 
 def errors(op: str, implementation: str, given: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -210,7 +243,7 @@ def _run_loop(op: str, given: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...
 def _by_lane(x, y) -> np.ndarray:
     """The scalar product of every lane."""
     product = np.asarray(x, np.float64) * y
-    return product.reshape(-1, product.shape[-1]).sum(0)
+    return product if product.ndim == 1 else product.sum((0, *range(2, product.ndim)))
 
 
 def _distance(got, expected: np.ndarray) -> float:

@@ -35,7 +35,6 @@ def steeper(outputs):
 
 def test_covers_every_operation():
     others = {"GAEOutput", "VTraceOutput", "default_implementation", "reference"}
-    others |= {"retrace_from_policy"}  # tables before retrace
     assert set(selfcheck.LOOPS) == set(rl_triton_jax.__all__) - others
 
 

@@ -7,9 +7,14 @@ the kernel covers several rows of several lanes. A stride of 0 is an operand tha
 an axis.
 
 `x` is (pointers, outer, inner, inside, t, loaded, counting): the operands, the tile's index along
-outer and inner, which of its lanes exist, its rows, what `fetch` has read of them, and what `masks`
-knows of rows that a mask does not count. A row is named by its offset `o` from t, a constant: so
-that the address of any row is that of t and a number in the instruction.
+outer and inner, which of its lanes exist, its rows, what has been read of them and of their
+neighbours, and what `masks` knows of rows that a mask does not count. A row is named by its offset
+`o` from t, a constant: 0, or that of the neighbour that is computed before it; observation-aligned
+flags are also read from the neighbour on the other side.
+
+The rows of a chunk are reached from tiles of pointers to its first one, by constant steps that end
+up in the instructions. What functions take is kept small: the text of every call, types and all, is
+part of what the host hashes at every launch.
 """
 
 import triton
@@ -69,12 +74,6 @@ def spread(n, sizes: tl.constexpr, strides: tl.constexpr):
 
 
 @triton.constexpr_function
-def always(plan, offset):
-    """Whether the row at this offset exists everywhere in every tile."""
-    return plan.span[0] <= offset <= plan.span[1]
-
-
-@triton.constexpr_function
 def masked(plan):
     """Whether some rows do not count."""
     return "mask" in plan.operands
@@ -127,7 +126,7 @@ def is_last(plan: tl.constexpr, x, o: tl.constexpr):
 
 @triton.constexpr_function
 def fetched(plan, has_rows):
-    """The operands that `fetch` reads: those with a number for every row, those with one for all.
+    """The operands that are read ahead: those with a number for every row, those with one for all.
     What belongs to the first or the last row alone, few tiles need."""
     return tuple(
         name
@@ -139,33 +138,78 @@ def fetched(plan, has_rows):
 
 @triton.constexpr_function
 def load_slot(plan, name, offset):
-    """Where `loaded` has this row of an operand: the neighbour of the first row is in front."""
+    """Where `loaded` has a row of an operand: first what all rows share, then the row, then its
+    neighbour."""
     shared, with_rows = fetched(plan, False), fetched(plan, True)
     if name in shared:
         return shared.index(name)
-    row = offset * plan.direction + 1
-    return len(shared) + row * len(with_rows) + with_rows.index(name)
+    return len(shared) + with_rows.index(name) + (len(with_rows) if offset != 0 else 0)
 
 
 @triton.constexpr_function
 def is_loaded(plan, loaded, name, offset):
-    """Whether `fetch` has read this row of this operand."""
-    if name in fetched(plan, True) and offset * plan.direction < -1:
-        return False
-    known = name in fetched(plan, True) + fetched(plan, False)
-    return known and load_slot(plan, name, offset) < len(loaded)
+    """Whether this row of this operand has been read."""
+    near = name in fetched(plan, True) and offset in (0, -plan.direction)
+    return len(loaded) > 0 and (near or name in fetched(plan, False))
+
+
+@triton.constexpr_function
+def row_strides(plan):
+    """From one row to the next, of the operands with rows."""
+    layouts = dict(zip(plan.operands, plan.layouts, strict=True))
+    return tuple(layouts[name].time for name in fetched(plan, True))
+
+
+@triton.constexpr_function
+def result_strides(plan):
+    """From one row to the next, of the results."""
+    return (plan.lanes,) * len(plan.results)
 
 
 @triton.jit
-def fetch(plan: tl.constexpr, x, S: tl.constexpr):
-    """S rows and the neighbour before them, of every operand that has a number for every row, and
-    the numbers that all rows share; what no term asks for is never read."""
+def moved(tiles, step, strides: tl.constexpr):
+    """Tiles of pointers, so many rows on."""
+    found = ()
+    for i in tl.static_range(count(strides)):
+        found = found + (tiles[i] + step * strides[i],)
+    return found
+
+
+@triton.jit
+def tiles_of(plan: tl.constexpr, x):
+    """Row t of the operands with rows: pointers."""
+    tiles = ()
+    for i in tl.static_range(count(fetched(plan, True))):
+        tiles = tiles + (address(plan, x, fetched(plan, True)[i], 0),)
+    return tiles
+
+
+@triton.jit
+def result_tiles(plan: tl.constexpr, x, results):
+    """Row t of the results: pointers."""
+    _operands, outer, inner, _inside, t, _loaded, _counting = x
+    tiles = ()
+    for i in tl.static_range(count(plan.results)):
+        first = outer * (plan.rows[i] * plan.lanes) + inner
+        tiles = tiles + (results[i] + (first + t * plan.lanes),)
+    return tiles
+
+
+@triton.jit
+def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
+    """Row t of the operands with rows; what no term asks for is never read."""
+    loaded = ()
+    for i in tl.static_range(count(fetched(plan, True))):
+        loaded = loaded + (load(plan, x, fetched(plan, True)[i], 0, tiles[i], sure),)
+    return loaded
+
+
+@triton.jit
+def fetch_shared(plan: tl.constexpr, x):
+    """The operands that all rows share."""
     loaded = ()
     for i in tl.static_range(count(fetched(plan, False))):
         loaded = loaded + (raw(plan, x, fetched(plan, False)[i], 0),)
-    for s in tl.static_range(S + 1):
-        for i in tl.static_range(count(fetched(plan, True))):
-            loaded = loaded + (raw(plan, x, fetched(plan, True)[i], plan.direction * (s - 1)),)
     return loaded
 
 
@@ -185,29 +229,34 @@ def address(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 
 
 @triton.jit
-def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
-    """Row t + o of an operand, in its own type; 0 outside of it.
-
-    A neighbouring row is another load of what the neighbour loads for itself: with o a constant the
-    two are the same instruction to the compiler, which then keeps one.
-    """
-    inside, loaded = x[3], x[5]
+def load(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr, pointer, sure: tl.constexpr):
+    """What is there; 0 outside of the operand. Rows that are `sure` to exist need no mask."""
     layout: tl.constexpr = layout_of(plan, name)
-    if is_loaded(plan, loaded, name, o):
-        return loaded[load_slot(plan, name, o)]
-    pointer = address(plan, x, name, o)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
-    if layout.time == 0 or always(plan, o):
+    if sure:
         if ragged:
-            return tl.load(pointer, mask=inside, other=0)
+            return tl.load(pointer, mask=x[3], other=0)
         else:
             return tl.load(pointer)
     else:
         exists = exists_in(plan, x, o, layout.rows)
         if ragged:
-            return tl.load(pointer, mask=exists & inside, other=0)
+            return tl.load(pointer, mask=exists & x[3], other=0)
         else:
             return tl.load(pointer, mask=exists, other=0)
+
+
+@triton.jit
+def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
+    """Row t + o of an operand, in its own type; 0 outside of it.
+
+    A neighbouring row that has not been read ahead is another load of what the neighbour loads for
+    itself: the two are the same instruction to the compiler, which then keeps one.
+    """
+    if is_loaded(plan, x[5], name, o):
+        return x[5][load_slot(plan, name, o)]
+    sure: tl.constexpr = layout_of(plan, name).time == 0 or (plan.even and o == 0)
+    return load(plan, x, name, o, address(plan, x, name, o), sure)
 
 
 @triton.jit
@@ -226,30 +275,25 @@ def read_or_zero(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 
 
 @triton.jit
-def write(plan: tl.constexpr, x, o: tl.constexpr, results, name: tl.constexpr, value):
-    """Stores row t + o of a result, if that is asked for."""
+def write(plan: tl.constexpr, x, results, name: tl.constexpr, value):
+    """Stores row t of a result, if that is asked for; `results` are pointers, and tiles of them."""
     if wants(plan, name):
-        _operands, outer, inner, inside, t, _loaded, _counting = x
         if masked(plan):
-            value = tl.where(counts(plan, x, o), value, 0)
-        pointer = results[slot(plan.results, name)]
-        first = outer * (rows_of(plan, name) * plan.lanes) + inner
-        pointer = pointer + (first + t * plan.lanes) + o * plan.lanes
+            value = tl.where(counts(plan, x, 0), value, 0)
+        pointer = results[1][slot(plan.results, name)]
         value = value.to(pointer.dtype.element_ty)
-        if always(plan, o):
-            if plan.whole:
-                tl.store(pointer, value)
-            else:
-                tl.store(pointer, value, mask=inside)
+        if not plan.even:
+            tl.store(pointer, value, mask=exists_in(plan, x, 0, plan.length) & x[3])
+        elif plan.whole:
+            tl.store(pointer, value)
         else:
-            tl.store(pointer, value, mask=exists_in(plan, x, o, plan.length) & inside)
+            tl.store(pointer, value, mask=x[3])
 
 
 @triton.jit
 def write_at(
     plan: tl.constexpr,
     x,
-    o: tl.constexpr,
     results,
     name: tl.constexpr,
     here,
@@ -260,8 +304,8 @@ def write_at(
     if wants(plan, name):
         _operands, outer, inner, inside, t, _loaded, _counting = x
         if masked(plan):
-            value = tl.where(counts(plan, x, o), value, 0)
-        pointer = results[slot(plan.results, name)]
+            value = tl.where(counts(plan, x, 0), value, 0)
+        pointer = results[0][slot(plan.results, name)]
         place = (outer * rows_of(plan, name) + row) * plan.lanes + inner + t * 0
         value = value.to(pointer.dtype.element_ty)
         tl.store(pointer + place, value, mask=here & inside)

@@ -11,7 +11,19 @@ from rl_triton_jax.kernels.exchange import exchange, only
 from rl_triton_jax.kernels.flags import one
 from rl_triton_jax.kernels.gate import choose, coefficient, follow, number, then, times
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
-from rl_triton_jax.kernels.operands import always, counts, fetch, has, masked, read
+from rl_triton_jax.kernels.operands import (
+    counts,
+    fetch,
+    fetch_shared,
+    has,
+    masked,
+    moved,
+    read,
+    result_strides,
+    result_tiles,
+    row_strides,
+    tiles_of,
+)
 from rl_triton_jax.kernels.td import (
     errors_results,
     errors_terms,
@@ -57,7 +69,7 @@ def terms(plan: tl.constexpr, x, o: tl.constexpr):
         a, b, kept = linear_terms(plan, x, o)
     else:
         a, b, kept = linear_vjp_terms(plan, x, o)
-    if masked(plan) or not always(plan, o):
+    if masked(plan) or not plan.even:
         there = counts(plan, x, o)
         a = choose(there, a, one(plan))
         b = tl.where(there, b, 0)
@@ -65,20 +77,20 @@ def terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def finish(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
-    """Writes the results of row t + o."""
+def finish(plan: tl.constexpr, x, results, h, before, kept):
+    """Writes the results of row t."""
     if plan.family == "errors":
-        errors_results(plan, x, o, results, h, before, kept)
+        errors_results(plan, x, results, h, before, kept)
     elif plan.family == "errors_vjp":
-        errors_vjp_results(plan, x, o, results, h, before, kept)
+        errors_vjp_results(plan, x, results, h, before, kept)
     elif plan.family == "returns":
-        returns_results(plan, x, o, results, h, before, kept)
+        returns_results(plan, x, results, h, before, kept)
     elif plan.family == "returns_vjp":
-        returns_vjp_results(plan, x, o, results, h, before, kept)
+        returns_vjp_results(plan, x, results, h, before, kept)
     elif plan.is_vjp:
-        accumulation_vjp_results(plan, x, o, results, h, before, kept)
+        accumulation_vjp_results(plan, x, results, h, before, kept)
     else:
-        accumulation_results(plan, x, o, results, h, before, kept)
+        accumulation_results(plan, x, results, h, before, kept)
 
 
 @triton.jit
@@ -120,9 +132,9 @@ def enter(plan: tl.constexpr, a, b, h):
 
 
 @triton.constexpr_function
-def offset(plan, s):
-    """Of row s of a chunk; where rows are looked up one by one, each is its own t."""
-    return 0 if "mask" in plan.operands else s * plan.direction
+def sure(plan, s):
+    """Whether row s of every chunk exists; -1 is the neighbour of the first one."""
+    return plan.even and s >= 0
 
 
 @triton.jit
@@ -173,19 +185,29 @@ def columns(
         else:
             t = block * (S * WT) + chunk * S
         x = (operands, outer, inner, inside, t, (), ())
+        outputs = result_tiles(plan, x, results)
         if masked(plan):
             passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
         else:  # all loads are issued before anything waits for the first of them
-            x = (operands, outer, inner, inside, t, fetch(plan, x, S), ())
+            tiles = tiles_of(plan, x)
+            shared = fetch_shared(plan, x)
+            fetched = ()
+            for s in tl.static_range(-1, S):
+                step = tl.full([], plan.direction * s, plan.index)
+                x_s = (operands, outer, inner, inside, t + step, (), ())
+                pointers = moved(tiles, step, row_strides(plan))
+                fetched = fetched + (fetch(plan, x_s, pointers, sure(plan, s)),)
             if plan.heavy:  # or the assembler moves loads down to where they are used
                 tl.debug_barrier()
         a, b = one(plan), tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):
-            x_s = x
             if masked(plan):
                 x_s, passed = look(plan, x, plan.direction * s, passed, ends)
-            a_s, b_s, kept = terms(plan, x_s, offset(plan, s))
+            else:
+                loaded = shared + fetched[s + 1] + fetched[s]
+                x_s = (operands, outer, inner, inside, t + plan.direction * s, loaded, ())
+            a_s, b_s, kept = terms(plan, x_s, 0)
             rows = rows + ((x_s, a_s, b_s, kept),)
             if s == 0:
                 a, b = a_s, tl.broadcast_to(b_s, [WT, BN])
@@ -208,7 +230,9 @@ def columns(
         for s in tl.static_range(S):
             x_s, a_s, b_s, kept = rows[s]
             after = follow(a_s, b_s, before)
-            finish(plan, x_s, offset(plan, s), results, after, before, kept)
+            step = tl.full([], plan.direction * s, plan.index)
+            pointers = moved(outputs, step, result_strides(plan))
+            finish(plan, x_s, (results, pointers), after, before, kept)
             before = after
         if plan.parts < plan.blocks:
             h = only(chunk == WT - 1, before, 0)
@@ -258,7 +282,7 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
         else:
             after = enter(plan, all_a, all_b, h)
             before = after
-        finish(plan, x, 0, results, after, before, kept)
+        finish(plan, x, (results, result_tiles(plan, x, results)), after, before, kept)
         if plan.parts < plan.blocks:
             h = only(is_last, after, 1)
             if masked(plan):

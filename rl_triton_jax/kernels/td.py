@@ -95,13 +95,13 @@ def errors_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def errors_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
-    write(plan, x, o, results, "targets", h + kept[0])
+def errors_results(plan: tl.constexpr, x, results, h, before, kept):
+    write(plan, x, results, "targets", h + kept[0])
     if plan.kind == "vtrace":
         if wants(plan, "advantages"):
-            write(plan, x, o, results, "advantages", follow(kept[2], kept[1], before))
+            write(plan, x, results, "advantages", follow(kept[2], kept[1], before))
     else:
-        write(plan, x, o, results, "advantages", h)
+        write(plan, x, results, "advantages", h)
 
 
 @triton.jit
@@ -144,25 +144,25 @@ def errors_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def errors_vjp_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+def errors_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
     w, g, from_before, of_values, of_rewards, of_successors = kept
     error = gate(w, h)
-    write(plan, x, o, results, "rewards", error + of_rewards)
+    write(plan, x, results, "rewards", error + of_rewards)
     successors = gate(g, error) + of_successors
     values = of_values - error
     if plan.successor == "values":
         values = follow(from_before, values, before)
-    deal_out(plan, x, o, results, values, successors)
+    deal_out(plan, x, results, values, successors)
 
 
 @triton.jit
-def deal_out(plan: tl.constexpr, x, o: tl.constexpr, results, values, successors):
+def deal_out(plan: tl.constexpr, x, results, values, successors):
     """Writes the cotangents of v_t and v'_t to the operands that hold them."""
-    write(plan, x, o, results, "next_values", successors)
-    write(plan, x, o, results, "values", values)
-    write_at(plan, x, o, results, "bootstrap_value", is_last(plan, x, o), 0, successors)
+    write(plan, x, results, "next_values", successors)
+    write(plan, x, results, "values", values)
+    write_at(plan, x, results, "bootstrap_value", is_last(plan, x, 0), 0, successors)
     if wants(plan, "values") and plan.longer:
-        write_at(plan, x, o, results, "values", is_last(plan, x, o), plan.length, successors)
+        write_at(plan, x, results, "values", is_last(plan, x, 0), plan.length, successors)
 
 
 @triton.jit
@@ -190,8 +190,8 @@ def returns_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def returns_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
-    write(plan, x, o, results, "returns", h)
+def returns_results(plan: tl.constexpr, x, results, h, before, kept):
+    write(plan, x, results, "returns", h)
 
 
 @triton.jit
@@ -204,11 +204,11 @@ def returns_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def returns_vjp_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+def returns_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
     w, of_value, from_before = kept
     rewards = gate(w, h)
-    write(plan, x, o, results, "rewards", rewards)
+    write(plan, x, results, "rewards", rewards)
     values = gate(complement(w), h)
     if plan.successor == "values":
         values = follow(from_before, values, before)
-    deal_out(plan, x, o, results, values, gate(of_value, rewards))
+    deal_out(plan, x, results, values, gate(of_value, rewards))

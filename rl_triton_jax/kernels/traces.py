@@ -50,15 +50,15 @@ def linear_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.jit
-def accumulation_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
-    write(plan, x, o, results, plan.results[0], h)
+def accumulation_results(plan: tl.constexpr, x, results, h, before, kept):
+    write(plan, x, results, plan.results[0], h)
 
 
 @triton.jit
-def accumulation_vjp_results(plan: tl.constexpr, x, o: tl.constexpr, results, h, before, kept):
+def accumulation_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
     """`kept` is the coefficient with which `init` entered the row that was computed first."""
-    write(plan, x, o, results, plan.data[0], h)
+    write(plan, x, results, plan.data[0], h)
     if plan.reverse:
-        write_at(plan, x, o, results, "init", is_first(plan, x, o), 0, gate(kept[0], h))
+        write_at(plan, x, results, "init", is_first(plan, x, 0), 0, gate(kept[0], h))
     else:
-        write_at(plan, x, o, results, "init", is_last(plan, x, o), 0, gate(kept[0], h))
+        write_at(plan, x, results, "init", is_last(plan, x, 0), 0, gate(kept[0], h))

@@ -25,11 +25,8 @@ class Config:
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
         sizes = dict(self.constants)
-        fold = sizes.get("S", 1)
-        block = fold * sizes["WT"] if self.kernel == "columns" else sizes["BT"]
-        return plan.tiled(
-            fold, block, sizes["BN"], self.warps, actions=self.actions, parts=self.parts
-        )
+        block = sizes["S"] * sizes["WT"] if self.kernel == "columns" else sizes["BT"]
+        return plan.tiled(block, sizes["BN"], self.warps, actions=self.actions, parts=self.parts)
 
 
 def columns(

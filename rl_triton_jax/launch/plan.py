@@ -38,10 +38,10 @@ class Plan:
 
     `family` names its terms, `kind` the estimator; `outer` and `inner` are the sizes of the merged
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
-    tile that a configuration chose: `span` are the lowest and highest row offsets that never leave
-    the time axis (an empty range if any may), `whole` says that all lanes of every tile exist,
-    `action_block` is how many actions it holds, `blocks` how many of them time takes, and `parts`
-    over how many programs it is split, each of which reads the others' `words` in so many `places`.
+    tile that a configuration chose: `even` says that all rows of every tile exist, `whole` that all
+    lanes do, `action_block` is how many actions it holds, `blocks` how many of them time takes, and
+    `parts` over how many programs it is split, each of which reads so many of the others' `words`
+    in each of so many `places`.
     """
 
     kind: str
@@ -70,7 +70,7 @@ class Plan:
     parts: int = 1
     places: int = 1
     words: int = 1
-    span: tuple[int, int] = (1, 0)
+    even: bool = False
     whole: bool = False
 
     def __repr__(self) -> str:
@@ -105,18 +105,15 @@ class Plan:
         """Whether lanes, not time, lie side by side in memory."""
         return self.lanes > 1
 
-    def tiled(
-        self, fold: int, block: int, lanes: int, warps: int, *, actions: int, parts: int
-    ) -> "Plan":
-        """The plan for tiles of so many lanes, their blocks of rows folded so many at a time, and
-        tables read so many actions at a time, time being split into parts."""
-        lowest, highest = (1 - fold, 0) if self.reverse else (0, fold - 1)
+    def tiled(self, block: int, lanes: int, warps: int, *, actions: int, parts: int) -> "Plan":
+        """The plan for tiles of so many rows and lanes, tables read so many actions at a time, and
+        time split into parts."""
         across = self.lanes if self.columns else self.outer_size
         # a few are read one after the other; of more, every thread reads others
         places = min(power_of_2(parts), max(32 * warps // lanes, 1)) if parts > 8 else 1
         return replace(
             self,
-            span=(1, 0) if self.length % block else (lowest, highest),
+            even=self.length % block == 0,
             whole=across % lanes == 0,
             action_block=actions,
             blocks=-(-self.length // block),

@@ -1,8 +1,9 @@
 """A small run of an operation's kernels, for tools that watch a process:
 `python -m tests.gpu.every_kernel gae`.
 
-The operation and its derivative, time-major and batch-major, with masked rows, and with time
-split over programs; ragged tiles. Results are not looked at.
+The operation and its derivative, time-major and batch-major, with masked rows, and with time split
+over programs; ragged tiles. Results are not looked at. All of it is one program for XLA, since such
+tools take their time for every module that is loaded.
 """
 
 import sys
@@ -14,28 +15,37 @@ import numpy as np
 import rl_triton_jax
 from tests.inputs import OPTIONS, make
 
+SHAPES = (((45, 6), 0), ((300, 6), 0), ((6, 45), 1), ((6, 5000), 1))
+"""And the axis of time: in one block, in several."""
 
-def run(op, options, shape, axis):
+
+def draw(op, options, shape, axis):
+    """The arrays of a call, and what it is linear in apart from the others; its static options."""
     arguments = make(op, options, shape, axis, rng=np.random.default_rng(0))
-    arrays = {k: jnp.asarray(x) for k, x in arguments.items() if isinstance(x, np.ndarray)}
+    arrays = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
     static = {k: x for k, x in arguments.items() if k not in arrays}
-    moving = {k: x for k, x in arrays.items() if x.dtype == jnp.float32 and k != "mask"}
-
-    def total(moving):
-        given = arrays | moving
-        outputs = getattr(rl_triton_jax, op)(**given, **static, implementation="triton")
-        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(outputs))
-
-    jax.block_until_ready(jax.jit(jax.value_and_grad(total))(moving))
+    moving = {k: x for k, x in arrays.items() if x.dtype == np.float32 and k != "mask"}
+    still = {k: x for k, x in arrays.items() if k not in moving}
+    return moving, still, static
 
 
 def main(op):
     masked = [options for options in OPTIONS[op] if "mask" in options][:1]
-    for options in (OPTIONS[op][1], *masked):
-        for length in (45, 300):  # in one block, in several
-            run(op, options, (length, 6), 0)
-        for length in (45, 5000):
-            run(op, options, (6, length), 1)
+    calls = [
+        draw(op, options, shape, axis)
+        for options in (OPTIONS[op][1], *masked)
+        for shape, axis in SHAPES
+    ]
+
+    def total(moving, still):
+        outputs = [
+            getattr(rl_triton_jax, op)(**x, **y, **static, implementation="triton")
+            for x, y, (_, _, static) in zip(moving, still, calls, strict=True)
+        ]
+        return sum(jnp.sum(jnp.sin(x)) for x in jax.tree.leaves(outputs))
+
+    moving, still, _ = map(list, zip(*calls, strict=True))
+    jax.block_until_ready(jax.jit(jax.value_and_grad(total))(moving, still))
 
 
 if __name__ == "__main__":
