@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,14 @@ CASES = [
     *(Case("gae", shape) for shape in registry.TN),
     *(Case("gae", shape[::-1], "NT") for shape in registry.TN),
     *(Case("gae", shape, "NT") for shape in registry.NT),
+    *(Case("gae", shape, "STN") for shape in registry.STN),
     *(
         Case(op, shape if layout == "TN" else shape[::-1], layout)
         for op in ("vtrace", "retrace", "eligibility_traces")
         for shape in (*registry.MAIN, (8192, 64), (65536, 64))
         for layout in ("TN", "NT")
     ),
+    *(job.case for job in registry.PRESETS["policy"]()),
 ]
 
 TOGETHER = 8
@@ -58,7 +60,8 @@ class Launches:
         if self.tile is not None:
             make = configs.columns if plan.columns else configs.rows
             *tile, split = self.tile
-            self.made = make(plan, *tile, split=bool(split), actions=self.made.actions)
+            made = make(plan, *tile, split=bool(split), actions=self.made.actions)
+            self.made = replace(made, registers=self.made.registers)
         return self.made
 
 
@@ -72,23 +75,26 @@ def _powers(first: int, last: int) -> list[int]:
 
 
 def grid(case: Case) -> Iterator[Tile]:
-    """The tiles that could be any good: a thread keeps 4 to 16 numbers of an operand."""
-    lanes = math.prod(case.lanes)
+    """The tiles that could be any good: a thread keeps 4 to 16 numbers of an operand, or a few more
+    of a table."""
+    inner = math.prod(case.shape[case.axis + 1 :])
+    lanes = inner if inner > 1 else math.prod(case.lanes)
     fewest, most = min(64, case.steps), max(2 * case.steps, 8)
-    if case.layout == "TN" and lanes > 1:
-        sides = _powers(min(8, lanes), 64)
-        for fold, chunks, side in itertools.product(_powers(4, 16), _powers(2, 128), sides):
-            for a_thread in (1, 2):
-                warps = chunks * side // (32 * a_thread)
-                rows = fold * chunks
-                if 1 <= warps <= 16 and fold * a_thread <= 16 and fewest <= rows <= most:
-                    yield from _ways(case, rows, (fold, chunks, side, warps))
-        return
-    for block, side in itertools.product(_powers(16, 4096), _powers(1, 32)):
-        for a_thread in (4, 8, 16):
-            warps = block * side // (32 * a_thread)
-            if 1 <= warps <= 16 and fewest <= block <= most and side <= lanes:
-                yield from _ways(case, block, (block, side, warps))
+    if case.actions:
+        kept, folds, sides = (8, 16, 32), [1], _powers(2, 16)
+    elif inner > 1:
+        kept, folds = (4, 8, 16), _powers(1 if inner < 8 else 4, 16)
+        sides = _powers(min(8, inner), 64)
+    else:
+        kept, folds, sides = (4, 8, 16), [1], _powers(1, 32)
+    block = min(configs.power_of_2(case.actions), configs.MOST_ACTIONS) if case.actions else 1
+    for fold, chunks, side, numbers in itertools.product(folds, _powers(2, 8192), sides, kept):
+        warps = fold * chunks * side * block // (32 * numbers)
+        rows = fold * chunks
+        fits = 1 <= warps <= 16 and 32 * warps <= chunks * side * block
+        if fits and fewest <= rows <= most and side <= configs.power_of_2(lanes):
+            tile = (fold, chunks, side, warps) if inner > 1 else (chunks, side, warps)
+            yield from _ways(case, rows, tile)
 
 
 def _ways(case: Case, rows: int, tile: Tile) -> Iterator[Tile]:

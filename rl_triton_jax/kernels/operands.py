@@ -11,10 +11,6 @@ outer and inner, which of its lanes exist, its rows, what has been read of them 
 neighbours, and what `masks` knows of rows that a mask does not count. A row is named by its offset
 `o` from t, a constant: 0, or that of the neighbour that is computed before it; observation-aligned
 flags are also read from the neighbour on the other side.
-
-The rows of a chunk are reached from tiles of pointers to its first one, by constant steps that end
-up in the instructions. What functions take is kept small: the text of every call, types and all, is
-part of what the host hashes at every launch.
 """
 
 import triton
@@ -151,66 +147,6 @@ def is_loaded(plan, loaded, name, offset):
     """Whether this row of this operand has been read."""
     near = name in fetched(plan, True) and offset in (0, -plan.direction)
     return len(loaded) > 0 and (near or name in fetched(plan, False))
-
-
-@triton.constexpr_function
-def row_strides(plan):
-    """From one row to the next, of the operands with rows."""
-    layouts = dict(zip(plan.operands, plan.layouts, strict=True))
-    return tuple(layouts[name].time for name in fetched(plan, True))
-
-
-@triton.constexpr_function
-def result_strides(plan):
-    """From one row to the next, of the results."""
-    return (plan.lanes,) * len(plan.results)
-
-
-@triton.jit
-def moved(tiles, step, strides: tl.constexpr):
-    """Tiles of pointers, so many rows on."""
-    found = ()
-    for i in tl.static_range(count(strides)):
-        found = found + (tiles[i] + step * strides[i],)
-    return found
-
-
-@triton.jit
-def tiles_of(plan: tl.constexpr, x):
-    """Row t of the operands with rows: pointers."""
-    tiles = ()
-    for i in tl.static_range(count(fetched(plan, True))):
-        tiles = tiles + (address(plan, x, fetched(plan, True)[i], 0),)
-    return tiles
-
-
-@triton.jit
-def result_tiles(plan: tl.constexpr, x, results):
-    """Row t of the results: pointers."""
-    _operands, outer, inner, _inside, t, _loaded, _counting = x
-    tiles = ()
-    for i in tl.static_range(count(plan.results)):
-        first = outer * (plan.rows[i] * plan.lanes) + inner
-        tiles = tiles + (results[i] + (first + t * plan.lanes),)
-    return tiles
-
-
-@triton.jit
-def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
-    """Row t of the operands with rows; what no term asks for is never read."""
-    loaded = ()
-    for i in tl.static_range(count(fetched(plan, True))):
-        loaded = loaded + (load(plan, x, fetched(plan, True)[i], 0, tiles[i], sure),)
-    return loaded
-
-
-@triton.jit
-def fetch_shared(plan: tl.constexpr, x):
-    """The operands that all rows share."""
-    loaded = ()
-    for i in tl.static_range(count(fetched(plan, False))):
-        loaded = loaded + (raw(plan, x, fetched(plan, False)[i], 0),)
-    return loaded
 
 
 @triton.jit

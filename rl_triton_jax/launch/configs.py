@@ -34,13 +34,24 @@ def columns(
 ) -> Config:
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
     lanes = min(lanes, power_of_2(plan.lanes))
-    fold = min(fold, power_of_2(plan.length))
-    chunks = min(chunks, power_of_2(-(-plan.length // fold)))
+    fold, chunks = _chunks(plan.length, fold, chunks)
     warps = min(max(lanes * chunks * actions // 32, 1), warps)
     parts = _parts(plan, fold * chunks) if split else 1
     programs = parts * plan.outer_size * -(-plan.lanes // lanes)
     sizes = (("S", fold), ("WT", chunks), ("BN", lanes))
     return Config("columns", sizes, programs, warps, actions, parts)
+
+
+def _chunks(length: int, fold: int, chunks: int) -> tuple[int, int]:
+    """For a window that one block holds: as few rows as that takes, with none too many if chunks
+    can be even; rows that might not exist cost instructions."""
+    if length > fold * chunks:
+        return fold, chunks
+    chunks = power_of_2(-(-length // fold))
+    for fewer in (chunks, chunks // 2, chunks // 4):
+        if fewer and length % fewer == 0 and length // fewer <= 2 * fold:
+            return length // fewer, fewer
+    return -(-length // chunks), chunks
 
 
 def rows(
@@ -112,12 +123,12 @@ def _rows(plan: Plan) -> Config:
     return rows(plan, block, lanes, block * lanes // (32 * a_thread), split=False)
 
 
-TABLE_TILE = 4096
-"""How many numbers of a table a tile holds."""
+TABLE_TILE, MOST_ACTIONS = 4096, 32
+"""How many numbers of a table a tile holds, of so many actions."""
 
 
 def _tables(plan: Plan) -> Config:
-    actions = min(32, power_of_2(plan.actions))
+    actions = min(MOST_ACTIONS, power_of_2(plan.actions))
     room = TABLE_TILE // actions
     if plan.columns:
         lanes = min(16, power_of_2(plan.lanes))

@@ -1,0 +1,70 @@
+"""The rows of a chunk, reached from tiles of pointers to its first one.
+
+A step from row to row is a constant and ends up in the instructions. What functions take is kept
+small: the text of every call, types and all, is part of what the host hashes at every launch.
+"""
+
+import triton
+import triton.language as tl
+
+from rl_triton_jax.kernels.operands import address, count, fetched, load, raw
+
+
+@triton.constexpr_function
+def row_strides(plan):
+    """From one row to the next, of the operands with rows."""
+    layouts = dict(zip(plan.operands, plan.layouts, strict=True))
+    return tuple(layouts[name].time for name in fetched(plan, True))
+
+
+@triton.constexpr_function
+def result_strides(plan):
+    """From one row to the next, of the results."""
+    return (plan.lanes,) * len(plan.results)
+
+
+@triton.jit
+def moved(tiles, step, strides: tl.constexpr):
+    """Tiles of pointers, so many rows on."""
+    found = ()
+    for i in tl.static_range(count(strides)):
+        found = found + (tiles[i] + step * strides[i],)
+    return found
+
+
+@triton.jit
+def tiles_of(plan: tl.constexpr, x):
+    """Row t of the operands with rows: pointers."""
+    tiles = ()
+    for i in tl.static_range(count(fetched(plan, True))):
+        tiles = tiles + (address(plan, x, fetched(plan, True)[i], 0),)
+    return tiles
+
+
+@triton.jit
+def result_tiles(plan: tl.constexpr, x, results):
+    """Row t of the results: pointers."""
+    _operands, outer, inner, _inside, t, _loaded, _counting = x
+    tiles = ()
+    for i in tl.static_range(count(plan.results)):
+        first = outer * (plan.rows[i] * plan.lanes) + inner
+        tiles = tiles + (results[i] + (first + t * plan.lanes),)
+    return tiles
+
+
+@triton.jit
+def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
+    """Row t of the operands with rows; what no term asks for is never read."""
+    loaded = ()
+    for i in tl.static_range(count(fetched(plan, True))):
+        loaded = loaded + (load(plan, x, fetched(plan, True)[i], 0, tiles[i], sure),)
+    return loaded
+
+
+@triton.jit
+def fetch_shared(plan: tl.constexpr, x):
+    """The operands that all rows share."""
+    loaded = ()
+    for i in tl.static_range(count(fetched(plan, False))):
+        loaded = loaded + (raw(plan, x, fetched(plan, False)[i], 0),)
+    return loaded
