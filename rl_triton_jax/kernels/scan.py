@@ -101,8 +101,8 @@ def columns(
     if masked(plan):
         ends = outermost(plan, lanes, 0, WT, BN)
         entered = tl.full([1, BN], start(plan), plan.index)
-    for step in range(plan.blocks if plan.parts == 1 else 1):
-        block = part + step
+    for turn in range(plan.blocks if plan.parts == 1 else 1):
+        block = part + turn
         if plan.reverse:  # the first tile row is the latest chunk, and its rows are taken backwards
             t = (plan.blocks - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
         else:
@@ -177,8 +177,8 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
     if masked(plan):
         ends = outermost(plan, lanes, 1, BN, BT)
         entered = tl.full([BN, 1], start(plan), plan.index)
-    for step in range(plan.blocks if plan.parts == 1 else 1):
-        block = part + step
+    for turn in range(plan.blocks if plan.parts == 1 else 1):
+        block = part + turn
         if plan.reverse:
             t = (plan.blocks - 1 - block) * BT + along
         else:
