@@ -328,6 +328,30 @@ def test_rocm_has_kernels_on_demand_only():
         assert availability.why_not("rocm", asked=True) is None
 
 
+@pytest.mark.parametrize("capability", [None, 90])
+def test_programs_wait_for_each_other_on_cuda_only(capability, monkeypatch):
+    """They do it in PTX."""
+    launch = pytest.importorskip("rl_triton_jax.launch.triton")
+    words = []
+
+    def triton_call(operands, *, out_type, zeroed_outputs, **params):
+        words.extend(zeroed_outputs)
+        return [jnp.zeros(x.shape, x.dtype) for x in out_type]
+
+    monkeypatch.setattr(launch.jax_triton, "triton_call", triton_call)
+    x = jnp.zeros((20_000, 4))
+    launch.call(
+        "linear_recurrence",
+        dict(a=x, b=x),
+        results=[("h", len(x), x.dtype)],
+        axis=0,
+        dtype=x.dtype,
+        compute_capability=capability,
+        reverse=False,
+    )
+    assert len(words) == (capability is not None)
+
+
 # ------------------------------------------------------------------------------------------------
 # Spread over eight devices, on a CPU
 # ------------------------------------------------------------------------------------------------

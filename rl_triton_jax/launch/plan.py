@@ -52,6 +52,7 @@ class Plan:
     results: tuple[str, ...]
     rows: tuple[int, ...]
     data: tuple[str, ...]
+    cuda: bool
     length: int
     outer: Shape
     inner: Shape
@@ -92,8 +93,8 @@ class Plan:
     @property
     def can_split(self) -> bool:
         """Whether time may be split over programs: a map has to fit a word, and what a mask knows
-        of rows does not."""
-        return self.dtype == tl.float32 and "mask" not in self.operands
+        of rows does not; they wait for words in PTX."""
+        return self.cuda and self.dtype == tl.float32 and "mask" not in self.operands
 
     @property
     def heavy(self) -> bool:
@@ -208,6 +209,7 @@ def make_plan(
     dtype: Any,
     index: tuple[Any, Any],
     largest_log: float,
+    cuda: bool,
     widths: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> Plan:
@@ -221,6 +223,7 @@ def make_plan(
       dtype: Triton's type of the accumulation.
       index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
       largest_log: what exp may be applied to without overflow.
+      cuda: whether the kernel is for CUDA.
       widths: how many numbers an operand holds for a row, where that is not one.
       options: the primitive's other parameters.
     """
@@ -241,6 +244,7 @@ def make_plan(
         results=tuple(name for name, _, _ in results),
         rows=rows,
         data=(DATA[family],),
+        cuda=cuda,
         length=length,
         outer=outer,
         inner=inner,

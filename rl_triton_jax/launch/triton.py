@@ -71,6 +71,7 @@ def call(
         dtype=TYPES[np.dtype(dtype).name],
         index=(tl.int32, tl.int64),
         largest_log=0.99 * float(np.log(np.finfo(dtype).max)) if np.dtype(dtype).kind == "f" else 0,
+        cuda=compute_capability is not None,
         widths=widths,
         options=options,
     )
