@@ -32,8 +32,8 @@ def run(
     record: records.Record,
     console: Console,
     *,
-    budget: float = float("inf"),
-    processes: int = 1,
+    budget: float,
+    processes: int,
 ) -> None:
     """Measures jobs, one at a time, until the seconds of the budget are over."""
     deadline = time.monotonic() + budget

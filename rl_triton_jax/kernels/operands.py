@@ -121,32 +121,20 @@ def is_last(plan: tl.constexpr, x, o: tl.constexpr):
 
 
 @triton.constexpr_function
-def fetched(plan, has_rows):
-    """The operands that are read ahead: those with a number for every row, those with one for all.
-    What belongs to the first or the last row alone, few tiles need."""
-    return tuple(
-        name
-        for name, layout in zip(plan.operands, plan.layouts, strict=True)
-        if layout.width == 1 and (layout.time != 0) == has_rows
-        if name not in ("bootstrap_value", "last_terminated", "init")
-    )
-
-
-@triton.constexpr_function
 def load_slot(plan, name, offset):
     """Where `loaded` has a row of an operand: first what all rows share, then the row, then its
     neighbour."""
-    shared, with_rows = fetched(plan, False), fetched(plan, True)
-    if name in shared:
-        return shared.index(name)
-    return len(shared) + with_rows.index(name) + (len(with_rows) if offset != 0 else 0)
+    if name in plan.shared:
+        return plan.shared.index(name)
+    neighbours = len(plan.with_rows) if offset != 0 else 0
+    return len(plan.shared) + neighbours + plan.with_rows.index(name)
 
 
 @triton.constexpr_function
 def is_loaded(plan, loaded, name, offset):
     """Whether this row of this operand has been read."""
-    near = name in fetched(plan, True) and offset in (0, -plan.direction)
-    return len(loaded) > 0 and (near or name in fetched(plan, False))
+    near = name in plan.with_rows and offset in (0, -plan.direction)
+    return len(loaded) > 0 and (near or name in plan.shared)
 
 
 @triton.jit

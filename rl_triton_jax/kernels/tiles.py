@@ -7,14 +7,13 @@ small: the text of every call, types and all, is part of what the host hashes at
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.operands import address, count, fetched, load, raw
+from rl_triton_jax.kernels.operands import address, count, layout_of, load, raw
 
 
 @triton.constexpr_function
 def row_strides(plan):
     """From one row to the next, of the operands with rows."""
-    layouts = dict(zip(plan.operands, plan.layouts, strict=True))
-    return tuple(layouts[name].time for name in fetched(plan, True))
+    return tuple(layout_of(plan, name).time for name in plan.with_rows)
 
 
 @triton.constexpr_function
@@ -36,8 +35,8 @@ def moved(tiles, step, strides: tl.constexpr):
 def tiles_of(plan: tl.constexpr, x):
     """Row t of the operands with rows: pointers."""
     tiles = ()
-    for i in tl.static_range(count(fetched(plan, True))):
-        tiles = tiles + (address(plan, x, fetched(plan, True)[i], 0),)
+    for i in tl.static_range(count(plan.with_rows)):
+        tiles = tiles + (address(plan, x, plan.with_rows[i], 0),)
     return tiles
 
 
@@ -56,8 +55,8 @@ def result_tiles(plan: tl.constexpr, x, results):
 def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
     """Row t of the operands with rows; what no term asks for is never read."""
     loaded = ()
-    for i in tl.static_range(count(fetched(plan, True))):
-        loaded = loaded + (load(plan, x, fetched(plan, True)[i], 0, tiles[i], sure),)
+    for i in tl.static_range(count(plan.with_rows)):
+        loaded = loaded + (load(plan, x, plan.with_rows[i], 0, tiles[i], sure),)
     return loaded
 
 
@@ -65,6 +64,6 @@ def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
 def fetch_shared(plan: tl.constexpr, x):
     """The operands that all rows share."""
     loaded = ()
-    for i in tl.static_range(count(fetched(plan, False))):
-        loaded = loaded + (raw(plan, x, fetched(plan, False)[i], 0),)
+    for i in tl.static_range(count(plan.shared)):
+        loaded = loaded + (raw(plan, x, plan.shared[i], 0),)
     return loaded

@@ -4,14 +4,16 @@ from dataclasses import dataclass, replace
 
 from rl_triton_jax.launch.plan import Plan, power_of_2
 
+REGISTERS = 128
+"""Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
+
 
 @dataclass(frozen=True)
 class Config:
     """A launch: which kernel, its block sizes, and how many programs of how many warps.
 
     Time may be split over `parts` programs, which pass the carry on; `actions` is how many of them
-    a tile of a table holds. A thread has so many registers at most: without a bound the assembler
-    spills, at far fewer; 16 warps have 128.
+    a tile of a table holds.
     """
 
     kernel: str
@@ -20,7 +22,7 @@ class Config:
     warps: int
     actions: int = 1
     parts: int = 1
-    registers: int = 128
+    registers: int = REGISTERS
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""

@@ -11,7 +11,7 @@ import numpy as np
 import triton.language as tl
 
 from rl_triton_jax.kernels import scan
-from rl_triton_jax.launch.configs import choose
+from rl_triton_jax.launch.configs import REGISTERS, choose
 from rl_triton_jax.launch.plan import Plan, make_plan
 
 RESULTS = 4
@@ -25,7 +25,7 @@ version, which an older CUDA rejects."""
 
 
 def backend_options(
-    warps: int, compute_capability: int | None, *, registers: int = 128
+    warps: int, compute_capability: int | None, *, registers: int = REGISTERS
 ) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
