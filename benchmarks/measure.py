@@ -17,6 +17,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 5e-2}
 """Relative to the largest number of an array."""
 
 type Row = dict[str, Any]
+type Sample = Callable[..., timing.Samples]
 
 
 class WrongResult(Exception):
@@ -47,7 +48,7 @@ def _runs(name: str, case: Case) -> bool:
 
 def rows(job: Job) -> list[Row]:
     """Measures a job, program by program; what fails says why in its row."""
-    measure = {"device": _device, "grad": _grad, "in_graph": _in_graph}[job.measure]
+    measure = MEASURES[job.measure]
     about = {"case": str(job.case), "op": job.case.op, "layout": job.case.layout}
     about |= {"steps": job.case.steps, "lanes": int(np.prod(job.case.lanes))}
     about |= {"measure": job.measure}
@@ -107,17 +108,14 @@ def _expected(case: Case, given: Mapping[str, jax.Array]) -> tuple:
     return jax.jit(PROGRAMS[ORACLE](case))(wide)
 
 
-def _timed(compiled: timing.Compiled, *arguments: Any) -> Row:
-    samples = timing.device_samples(compiled.run, *arguments)
+def _timed(compiled: timing.Compiled, *arguments: Any, sample: Sample) -> Row:
+    samples = sample(compiled.run, *arguments)
     return {**vars(samples), "seconds": compiled.seconds, "memory": compiled.bytes}
 
 
-def _again(compiled: timing.Compiled, *arguments: Any) -> Row:
-    """The same program a second time: how far two measurements lie apart."""
-    return vars(timing.device_samples(compiled.run, *arguments))
-
-
-def _device(case: Case, names: list[str]) -> Iterator[tuple[str, Row]]:
+def _device(
+    case: Case, names: list[str], sample: Sample = timing.device_samples
+) -> Iterator[tuple[str, Row]]:
     given = registry.arrays(case)
     expected = _expected(case, given)
     shapes = [jax.ShapeDtypeStruct(x.shape, case.dtype) for x in expected]
@@ -126,23 +124,24 @@ def _device(case: Case, names: list[str]) -> Iterator[tuple[str, Row]]:
 
     def row(name: str) -> Row:
         if name == "itself":
-            return _again(_compile(case, subject(), given), given)
+            return vars(sample(_compile(case, subject(), given).run, given))
         if name == "floor":
-            return _floor(tuple((k, x.shape, x.dtype) for k, x in given.items()), tuple(shapes))
+            sizes = tuple((k, x.shape, x.dtype) for k, x in given.items())
+            return _floor(sizes, tuple(shapes), sample)
         if name == "XLA copy":
-            return _copy(moved)
+            return _copy(moved, sample)
         if name in peers.PEERS:
             return _peer(case, name, given)
         compiled = _compile(case, name, given)
         found = _checked(case, compiled.run(given), expected)
-        return {**_timed(compiled, given), "error": found}
+        return {**_timed(compiled, given, sample=sample), "error": found}
 
     for name in names:
         yield name, {"bytes": moved, **_attempt(partial(row, name))}
 
 
 @cache
-def _floor(arguments: tuple, outputs: tuple) -> Row:
+def _floor(arguments: tuple, outputs: tuple, sample: Sample) -> Row:
     """The fastest of the floor kernel's tiles; arrays of the same sizes share it."""
     from benchmarks import floor
 
@@ -154,16 +153,16 @@ def _floor(arguments: tuple, outputs: tuple) -> Row:
     found = {}
     for tile in floor.TILES:
         compiled = timing.compile_program(floor.floor(given, outputs, tile), given)
-        found[tile] = _timed(compiled, given)
+        found[tile] = _timed(compiled, given, sample=sample)
     best = min(found, key=lambda tile: np.median(found[tile]["us"]))
     return {**found[best], "tile": best}
 
 
 @cache
-def _copy(moved: int) -> Row:
+def _copy(moved: int, sample: Sample) -> Row:
     """An XLA kernel that reads half of the bytes and writes as many."""
     x = jnp.arange(1, 1 + max(moved // 8, 1), dtype=jnp.float32)
-    return _timed(timing.compile_program(lambda x: x + 1, x), x)
+    return _timed(timing.compile_program(lambda x: x + 1, x), x, sample=sample)
 
 
 def _peer(case: Case, name: str, given: Mapping[str, jax.Array]) -> Row:
@@ -204,9 +203,10 @@ def _grad(case: Case, names: list[str]) -> Iterator[tuple[str, Row]]:
 
     def row(name: str) -> Row:
         if name == "itself":
-            return _again(compiled(subject()), *arguments)
+            return vars(timing.device_samples(compiled(subject()).run, *arguments))
         found = _checked(case, compiled(name).run(*arguments), expected)
-        return {**_timed(compiled(name), *arguments), "error": found}
+        timed = _timed(compiled(name), *arguments, sample=timing.device_samples)
+        return {**timed, "error": found}
 
     for name in names:
         yield name, _attempt(partial(row, name))
@@ -257,3 +257,12 @@ def _in_graph(case: Case, names: list[str]) -> Iterator[tuple[str, Row]]:
             us = [1e6 * (chain - nothing) / calls for chain, nothing in pairs]
             found[name] |= {"us": us, "clock": "chain", "calls": calls}
         yield name, found[name]
+
+
+MEASURES = {
+    "device": _device,
+    "stream": partial(_device, sample=timing.stream_samples),
+    "grad": _grad,
+    "in_graph": _in_graph,
+}
+"""What a job can ask for."""

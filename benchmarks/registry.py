@@ -130,7 +130,7 @@ def arrays(case: Case) -> dict[str, jax.Array]:
 
 @dataclass(frozen=True)
 class Job:
-    """One case, what to measure of it ("device", "grad", "in_graph") and for which programs."""
+    """One case, what to measure of it (a key of `measure.MEASURES`) and for which programs."""
 
     case: Case
     measure: str
@@ -165,7 +165,10 @@ IN_GRAPH = (
     "lax.associative_scan",
     "lax.scan(unroll=16)",
 )
+SHORT = 32
+"""A loop over more rows cannot be what is fastest."""
 GRAD = ("triton", "itself", "library associative_scan", "lax.associative_scan")
+STREAM = ("triton", "itself", "floor", "lax.associative_scan")
 PEERS = ("triton", "itself", "floor", "rl-triton", "PufferLib")
 
 TN = [
@@ -175,8 +178,9 @@ TN = [
     *((5, 2048), (10, 1024), (20, 256)),
 ]
 NT = [(1024, 15), (1024, 512), (512, 2048), (64, 32768)]
-STN = [(2048, 128, 4), (30, 64, 1024)]
+STN = [(2048, 128, 4), (30, 64, 1024), (4, 512, 4096)]
 TNK = [(128, 1024, 4)]
+SPLIT = [(65536, 64), (8192, 64), (65536, 16), (1024, 64), (2048, 64), (1048576, 1), (128, 32768)]
 MAIN = [(128, 4096), (2048, 4096)]
 ONE_AXIS_OPS = [op for op in OPS if op != "retrace_from_policy"]
 
@@ -199,6 +203,13 @@ def _shapes() -> Iterator[Job]:
             yield Job(Case("gae", shape, dtype=dtype), "device", TABLE)
 
 
+def _split() -> Iterator[Job]:
+    """gae where time is split over programs, memset included; in a run of its own."""
+    for steps, envs in SPLIT:
+        yield Job(Case("gae", (steps, envs)), "stream", STREAM)
+        yield Job(Case("gae", (envs, steps), "NT"), "stream", STREAM)
+
+
 def _policy() -> Iterator[Job]:
     """Retrace from tables of 4 and 18 actions, over T."""
     for steps, envs in ((128, 1024), (2048, 64), (16384, 16)):
@@ -210,7 +221,8 @@ def _policy() -> Iterator[Job]:
 def _ingraph() -> Iterator[Job]:
     """A call inside a jitted computation."""
     for shape in TN:
-        yield Job(Case("gae", shape), "in_graph", IN_GRAPH)
+        programs = IN_GRAPH + (("library scan",) if shape[0] <= SHORT else ())
+        yield Job(Case("gae", shape), "in_graph", programs)
     for op in ONE_AXIS_OPS[1:]:
         yield Job(Case(op, MAIN[0]), "in_graph", IN_GRAPH)
 
@@ -245,6 +257,7 @@ def _quick() -> Iterator[Job]:
 PRESETS = {
     "table": _table,
     "shapes": _shapes,
+    "split": _split,
     "policy": _policy,
     "ingraph": _ingraph,
     "grad": _grad,

@@ -16,11 +16,13 @@ from benchmarks import records
 
 CLOCKS = {
     "cupti": "device time: the sum of a run's kernel times by CUPTI, without memcpy and memset",
+    "stream": "the time of kernels and memory operations by JAX's profiler",
     "wall": "time on the clock of one call, not device time",
     "chain": "time on the clock of a call among several in one computation, less the same without",
 }
 TITLES = {
     "device": "Outputs",
+    "stream": "Outputs, memory operations included",
     "grad": "Outputs and gradients in the data",
     "in_graph": "A call inside a computation",
 }

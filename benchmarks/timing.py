@@ -1,9 +1,12 @@
 """How long a compiled program takes: on the device, on the clock, and inside one computation."""
 
+import itertools
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -89,6 +92,34 @@ def device_samples(run: Callable, *arguments: Any) -> Samples:
     if runs is None:
         raise RuntimeError("CUPTI saw no kernel")
     return from_kernels(runs)
+
+
+def stream_samples(run: Callable, *arguments: Any) -> Samples:
+    """The time of all that a run puts on the device, memory operations too, by JAX's own profiler.
+
+    Only one of the two profilers can be used in a process.
+    """
+    with workers.turn():
+        seconds(run, *arguments)
+        if jax.default_backend() != "gpu":
+            return Samples([1e6 * seconds(run, *arguments) for _ in range(MOST)], "wall")
+        with tempfile.TemporaryDirectory() as folder:
+            with jax.profiler.trace(folder):
+                for _ in range(MOST):
+                    seconds(run, *arguments)
+            (path,) = Path(folder).rglob("*.xplane.pb")
+            planes = list(jax.profiler.ProfileData.from_file(str(path)).planes)
+        events = [
+            (event.start_ns, event.name, event.duration_ns)
+            for plane in planes
+            if plane.name.startswith("/device:GPU")
+            for line in plane.lines
+            if line.name.startswith("Stream")
+            for event in line.events
+        ]
+    in_order = [(name, 1e-6 * ns) for _, name, ns in sorted(events)]
+    runs = list(itertools.batched(in_order, len(in_order) // MOST, strict=True))
+    return replace(from_kernels(runs), clock="stream")
 
 
 def from_kernels(runs: Sequence[Sequence[tuple[str, float]]]) -> Samples:

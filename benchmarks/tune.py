@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ CASES = [
     *(Case("gae", shape, "STN") for shape in registry.STN),
     *(
         Case(op, shape if layout == "TN" else shape[::-1], layout)
-        for op in ("vtrace", "retrace", "eligibility_traces")
+        for op in ("vtrace", "retrace", "discounted_returns", "linear_recurrence")
         for shape in (*registry.MAIN, (8192, 64), (65536, 64))
         for layout in ("TN", "NT")
     ),
@@ -60,8 +60,7 @@ class Launches:
         if self.tile is not None:
             make = configs.columns if plan.columns else configs.rows
             *tile, split = self.tile
-            made = make(plan, *tile, split=bool(split), actions=self.made.actions)
-            self.made = replace(made, registers=self.made.registers)
+            self.made = make(plan, *tile, split=bool(split), actions=self.made.actions)
         return self.made
 
 
@@ -81,10 +80,10 @@ def grid(case: Case) -> Iterator[Tile]:
     lanes = inner if inner > 1 else math.prod(case.lanes)
     fewest, most = min(64, case.steps), max(2 * case.steps, 8)
     if case.actions:
-        kept, folds, sides = (8, 16, 32), [1], _powers(2, 16)
+        kept, folds, sides = (4, 8, 16), [1], _powers(2, 16)
     elif inner > 1:
         kept, folds = (4, 8, 16), _powers(1 if inner < 8 else 4, 16)
-        sides = _powers(min(8, inner), 64)
+        sides = _powers(min(8 if lanes > 256 else 2, inner), 64)
     else:
         kept, folds, sides = (4, 8, 16), [1], _powers(1, 32)
     block = min(configs.power_of_2(case.actions), configs.MOST_ACTIONS) if case.actions else 1

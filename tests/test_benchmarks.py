@@ -142,6 +142,12 @@ def test_quick_run_compares_and_reports(tmp_path, capsys):
         assert (tmp_path / f"{plot}.png").stat().st_size > 1000
 
 
+def test_memory_operations_are_timed_too():
+    rows = {r["program"]: r for r in measure.rows(Job(case("gae"), "stream", registry.STREAM))}
+    assert set(rows) == {"library scan", "itself", "lax.associative_scan"}
+    assert all(row["clock"] == "wall" and len(row["us"]) == timing.MOST for row in rows.values())
+
+
 @pytest.mark.usefixtures("pretended_gpu")
 def test_rows_of_a_gpu():
     programs = ("triton", "itself", "floor", "XLA copy", "rl-triton")

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.skipif(
 SHAPE = (128, 4096)
 LONG = {True: (65536, 64), False: (32768, 64)}
 """Time is split over programs; columns, rows."""
+LARGE = (2048, 4096)
+"""Memory is what such arrays wait for; their tiles have more rows."""
 
 # operation -> the floating operands with every row (the derivative's are these), with one, options
 CALLS = {
@@ -55,7 +57,7 @@ LOADS = {
     "vtrace_vjp": (8, 3),
     "retrace": (2, 3),
     "retrace_vjp": (3, 2),
-    "retrace_from_policy": (4, 0),
+    "retrace_from_policy": (3, 0),
     "lambda_returns": (2, 2),
     "lambda_returns_vjp": (3, 1),
     "discounted_returns": (2, 1),
@@ -68,44 +70,47 @@ LOADS = {
     "linear_recurrence_vjp": (1, 2),
 }
 
+AGAIN = {"retrace_from_policy": 1}
+"""Loads beyond one an operand, in every row: the action taken is looked up in two tables."""
+
 STEPS = {"registers": 8, "shared": 1024, "ptx": 50}
 """What a thread and a program take at most, and how many lines of PTX; to what they are rounded."""
 
 BUDGETS = {
-    ("gae", "columns"): {"registers": 56, "shared": 3072, "ptx": 1900},
+    ("gae", "columns"): {"registers": 56, "shared": 3072, "ptx": 1950},
     ("gae_vjp", "columns"): {"registers": 64, "shared": 3072, "ptx": 2100},
-    ("gae", "rows"): {"registers": 40, "shared": 0, "ptx": 1350},
+    ("gae", "rows"): {"registers": 40, "shared": 0, "ptx": 1400},
     ("gae_vjp", "rows"): {"registers": 56, "shared": 3072, "ptx": 1550},
     ("vtrace", "columns"): {"registers": 80, "shared": 3072, "ptx": 2700},
-    ("vtrace_vjp", "columns"): {"registers": 80, "shared": 3072, "ptx": 3150},
-    ("vtrace", "rows"): {"registers": 56, "shared": 0, "ptx": 2100},
-    ("vtrace_vjp", "rows"): {"registers": 64, "shared": 3072, "ptx": 2400},
-    ("retrace", "columns"): {"registers": 72, "shared": 3072, "ptx": 2050},
+    ("vtrace_vjp", "columns"): {"registers": 80, "shared": 3072, "ptx": 3100},
+    ("vtrace", "rows"): {"registers": 56, "shared": 0, "ptx": 2200},
+    ("vtrace_vjp", "rows"): {"registers": 64, "shared": 3072, "ptx": 2500},
+    ("retrace", "columns"): {"registers": 64, "shared": 3072, "ptx": 2000},
     ("retrace_vjp", "columns"): {"registers": 56, "shared": 3072, "ptx": 2050},
-    ("retrace", "rows"): {"registers": 40, "shared": 0, "ptx": 1300},
-    ("retrace_vjp", "rows"): {"registers": 40, "shared": 0, "ptx": 1250},
-    ("retrace_from_policy", "columns"): {"registers": 160, "shared": 2048, "ptx": 5600},
-    ("retrace_from_policy", "rows"): {"registers": 160, "shared": 1024, "ptx": 5000},
+    ("retrace", "rows"): {"registers": 40, "shared": 0, "ptx": 1400},
+    ("retrace_vjp", "rows"): {"registers": 40, "shared": 0, "ptx": 1300},
+    ("retrace_from_policy", "columns"): {"registers": 152, "shared": 2048, "ptx": 6650},
+    ("retrace_from_policy", "rows"): {"registers": 104, "shared": 2048, "ptx": 2900},
     ("lambda_returns", "columns"): {"registers": 56, "shared": 3072, "ptx": 1750},
     ("lambda_returns_vjp", "columns"): {"registers": 56, "shared": 3072, "ptx": 1800},
-    ("lambda_returns", "rows"): {"registers": 32, "shared": 0, "ptx": 1200},
-    ("lambda_returns_vjp", "rows"): {"registers": 32, "shared": 0, "ptx": 1200},
-    ("discounted_returns", "columns"): {"registers": 40, "shared": 3072, "ptx": 1550},
-    ("discounted_returns_vjp", "columns"): {"registers": 40, "shared": 3072, "ptx": 1650},
+    ("lambda_returns", "rows"): {"registers": 32, "shared": 0, "ptx": 1250},
+    ("lambda_returns_vjp", "rows"): {"registers": 32, "shared": 0, "ptx": 1250},
+    ("discounted_returns", "columns"): {"registers": 40, "shared": 3072, "ptx": 1600},
+    ("discounted_returns_vjp", "columns"): {"registers": 40, "shared": 3072, "ptx": 1700},
     ("discounted_returns", "rows"): {"registers": 32, "shared": 0, "ptx": 1100},
     ("discounted_returns_vjp", "rows"): {"registers": 32, "shared": 3072, "ptx": 1150},
-    ("eligibility_traces", "columns"): {"registers": 40, "shared": 3072, "ptx": 1600},
-    ("eligibility_traces_vjp", "columns"): {"registers": 40, "shared": 3072, "ptx": 1600},
+    ("eligibility_traces", "columns"): {"registers": 40, "shared": 3072, "ptx": 1650},
+    ("eligibility_traces_vjp", "columns"): {"registers": 40, "shared": 3072, "ptx": 1650},
     ("eligibility_traces", "rows"): {"registers": 32, "shared": 0, "ptx": 1150},
-    ("eligibility_traces_vjp", "rows"): {"registers": 32, "shared": 3072, "ptx": 1100},
+    ("eligibility_traces_vjp", "rows"): {"registers": 32, "shared": 3072, "ptx": 1150},
     ("episodic_prefix_sum", "columns"): {"registers": 40, "shared": 3072, "ptx": 1400},
     ("episodic_prefix_sum_vjp", "columns"): {"registers": 40, "shared": 3072, "ptx": 1350},
-    ("episodic_prefix_sum", "rows"): {"registers": 32, "shared": 0, "ptx": 950},
+    ("episodic_prefix_sum", "rows"): {"registers": 32, "shared": 0, "ptx": 1000},
     ("episodic_prefix_sum_vjp", "rows"): {"registers": 32, "shared": 3072, "ptx": 950},
     ("linear_recurrence", "columns"): {"registers": 56, "shared": 3072, "ptx": 1450},
     ("linear_recurrence_vjp", "columns"): {"registers": 56, "shared": 3072, "ptx": 1550},
     ("linear_recurrence", "rows"): {"registers": 32, "shared": 0, "ptx": 950},
-    ("linear_recurrence_vjp", "rows"): {"registers": 40, "shared": 3072, "ptx": 1050},
+    ("linear_recurrence_vjp", "rows"): {"registers": 40, "shared": 3072, "ptx": 1100},
 }
 
 
@@ -217,7 +222,7 @@ def check(op, columns, capability=90):
         for name, most in BUDGETS[kernel, layout(columns)].items():
             assert x[name] <= most, f"{kernel}: {x[name]} {name}, at most {most}"
         extra, wide = LOADS[kernel]
-        assert x["loads"] == x["fold"] * x["full"] + extra, kernel
+        assert x["loads"] == x["fold"] * (x["full"] + AGAIN.get(kernel, 0)) + extra, kernel
         assert columns or x["wide"] >= wide, kernel
 
 
@@ -231,6 +236,12 @@ def test_hopper(op, columns):
 @pytest.mark.parametrize("op", ["gae", "vtrace", "retrace_from_policy"])
 def test_long_windows(op, columns):
     for kernel, x in seen(op, columns, sizes=LONG[columns]).items():
+        assert x["stack"] == 0, f"{kernel} spills"
+
+
+@pytest.mark.parametrize("op", CALLS)
+def test_large_arrays(op):
+    for kernel, x in seen(op, columns=True, sizes=LARGE).items():
         assert x["stack"] == 0, f"{kernel} spills"
 
 

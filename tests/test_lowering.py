@@ -111,6 +111,35 @@ def payloads(lowered):
     return found
 
 
+@needs_cuda_plugin
+@for_cuda
+def test_a_launch_carries_ptx_and_no_ir():
+    """The host hashes all of it, every time."""
+    operands, static = inputs()
+    (payload,) = payloads(lower(bind(static), operands))
+    assert b".version" in payload
+    assert b"tt.func" not in payload
+
+
+def test_ir_is_cut_out_of_a_message():
+    """By what it is, not by its number; all else stays, byte for byte."""
+    slim = pytest.importorskip("rl_triton_jax.launch.slim")
+
+    def field(number, value):
+        size = len(value)
+        digits = [size] if size < 0x80 else [size & 0x7F | 0x80, size >> 7]
+        return bytes([8 * number + 2, *digits]) + value
+
+    numbers = bytes([8 * 2, 0xAC, 0x02, 8 * 3 + 5, *range(4), 8 * 4 + 1, *range(8)])
+    ptx, ir = field(6, b".version 8.0" * 30), field(7, b"module { tt.func }" * 30)
+
+    def message(*kernel):
+        launch = field(1, b"".join(kernel)) + bytes([8 * 2, 5]) + field(3, b"tt.func")
+        return field(1, launch) + field(2, b"name")
+
+    assert slim.without_ir(message(numbers, ptx, ir), slim.KERNEL) == message(numbers, ptx)
+
+
 def scan(function, operands):
     def body(values, _):
         return jnp.tanh(jax.tree.leaves(function(operands | {"values": values}))[0]), None

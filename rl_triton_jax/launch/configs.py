@@ -1,11 +1,8 @@
 """Which tile a kernel works on: pure functions of the plan."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rl_triton_jax.launch.plan import Plan, power_of_2
-
-REGISTERS = 128
-"""Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +19,6 @@ class Config:
     warps: int
     actions: int = 1
     parts: int = 1
-    registers: int = REGISTERS
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
@@ -85,47 +81,51 @@ def choose(plan: Plan) -> Config:
     return _columns(plan) if plan.columns else _rows(plan)
 
 
-FEW = 1024
-"""With fewer lanes than this, the GPU is not busy unless time is split, be it short."""
+FEW, MANY = 1024, 1 << 22
+"""With fewer lanes than FEW, the GPU is not busy unless time is split, be it short; with more rows
+of lanes than MANY, memory is, and programs that share time keep it busy with fewer registers."""
+
+STREAMS = {1: (32, 4, 32, 4), 2: (32, 4, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
+"""Tiles for MANY, by the number of operands that have rows: the fewer, the more rows are read at a
+time."""
 
 
 def _columns(plan: Plan) -> Config:
-    few = plan.outer_size * plan.lanes < FEW
+    all_lanes = plan.outer_size * plan.lanes
+    few, size = all_lanes < FEW, all_lanes * plan.length
     if plan.length <= 64:
-        return columns(plan, 4, 16, 32, 8, split=False)
-    if plan.length <= 256 and not few:
-        return columns(plan, 8, 32, 16, 8, split=False)
-    if plan.length <= 512 and not few and not plan.heavy:
-        return columns(plan, 16, 32, 16, 16, split=False)
-    if plan.heavy:
-        many = plan.can_split and not few
-        tile = (8, 4, 32, 4) if many else (8, 16, 16, 8)
-    elif not plan.can_split:
-        tile = (16, 16, 16, 8)  # fewer turns of a loop
-    elif not few:
-        tile = (16, 4, 32, 4)
-    elif plan.length <= 2048:
-        tile = (16, 8, 16, 4)
-    elif plan.outer_size * plan.lanes > 32:
-        tile = (16, 16, 16, 8)
-    else:
+        tile = (8, 8, 32 if all_lanes > 2 * FEW else 16, 4)
+    elif plan.lanes < 8 and not few:
+        tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
+    elif plan.can_split and size > MANY and not few:
+        tile = STREAMS[min(len(plan.with_rows), 4)]
+    elif plan.length <= 256 and not few:
+        tile = (8, 32, 16, 8 if plan.heavy or 4 * size <= MANY else 4)
+    elif plan.heavy:
+        tile = (8, 16, 16, 8)
+    elif plan.length <= 512 and not few:
         tile = (16, 32, 16, 16)
+    elif plan.length <= 2048 and plan.can_split:
+        tile = (16, 8, 16, 4)
+    else:
+        tile = (16, 16, 16, 8)
     return columns(plan, *tile, split=True)
 
 
 def _rows(plan: Plan) -> Config:
-    if plan.heavy and plan.length > 1024:
-        return rows(plan, 1024, 1, 4, split=True)
-    if plan.outer_size < FEW and plan.length > 2048:
+    few = plan.outer_size < FEW
+    if plan.heavy and plan.length > 256 and not few:
+        return rows(plan, 256, 1, 1, split=True)
+    if few and plan.length > 2048:
         tile = (4096, 1, 8) if plan.outer_size > 32 else (8192, 1, 16)
-        return rows(plan, *tile, split=True)
+        return rows(plan, *((1024, 1, 4) if plan.heavy else tile), split=True)
     block = min(2048, power_of_2(plan.length))
     lanes = max(512 // block, 1)
     a_thread = 4 if block <= 1024 else 8
     return rows(plan, block, lanes, block * lanes // (32 * a_thread), split=False)
 
 
-TABLE_TILE, MOST_ACTIONS = 4096, 32
+TABLE_TILE, MOST_ACTIONS = 1024, 4
 """How many numbers of a table a tile holds, of so many actions."""
 
 
@@ -133,9 +133,7 @@ def _tables(plan: Plan) -> Config:
     actions = min(MOST_ACTIONS, power_of_2(plan.actions))
     room = TABLE_TILE // actions
     if plan.columns:
-        lanes = min(16, power_of_2(plan.lanes))
-        found = columns(plan, 1, room // lanes, lanes, 8, split=True, actions=actions)
-    else:
-        block = min(room, power_of_2(plan.length))
-        found = rows(plan, block, room // block, 8, split=True, actions=actions)
-    return replace(found, registers=255)
+        lanes = min(8, power_of_2(plan.lanes))
+        return columns(plan, 4, room // lanes, lanes, 8, split=True, actions=actions)
+    block = min(room, power_of_2(plan.length))
+    return rows(plan, block, room // block, 8, split=True, actions=actions)

@@ -11,8 +11,9 @@ import numpy as np
 import triton.language as tl
 
 from rl_triton_jax.kernels import scan
-from rl_triton_jax.launch.configs import REGISTERS, choose
+from rl_triton_jax.launch.configs import choose
 from rl_triton_jax.launch.plan import Plan, make_plan
+from rl_triton_jax.launch.slim import slim
 
 RESULTS = 4
 """How many results a kernel has room for."""
@@ -24,14 +25,16 @@ PTX_VERSIONS = {103: 88, 120: 87, 100: 86}
 version, which an older CUDA rejects."""
 
 
-def backend_options(
-    warps: int, compute_capability: int | None, *, registers: int = REGISTERS
-) -> dict[str, Any]:
+REGISTERS = 128
+"""Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
+
+
+def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
     if compute_capability is not None:
         options["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
-        options["maxnreg"] = registers
+        options["maxnreg"] = REGISTERS
     return options
 
 
@@ -76,31 +79,31 @@ def call(
         options=options,
     )
     config = choose(plan)
-    pointers: Any = tuple(operands.values())
     constants: dict[str, Any] = {f"r{i}": None for i in range(len(out), RESULTS)}
     constants |= dict(config.constants)
     if config.parts > 1:
         words = [_words(config.parts, plan)]
     else:
         words, constants["words"] = [], None
-    with warnings.catch_warnings():
-        # what is to replace it, a Ref, cannot be made inside a lowering rule
-        warnings.filterwarnings("ignore", "zeroed_outputs is deprecated", DeprecationWarning)
-        found = jax_triton.triton_call(
-            pointers,
-            kernel=getattr(scan, config.kernel),
-            out_type=out + words,
-            zeroed_outputs=tuple(range(len(out), len(out + words))),
-            grid=(config.programs,),
-            name=f"rl_triton_{name}",
-            compute_capability=compute_capability,
-            backend_options=backend_options(
-                config.warps, compute_capability, registers=config.registers
-            ),
-            plan=config.tile(plan),
-            **constants,
-        )
-    return found[: len(out)]
+
+    def launch(*pointers: Any) -> list[jax.Array]:
+        with warnings.catch_warnings():
+            # what is to replace it, a Ref, cannot be made inside a lowering rule
+            warnings.filterwarnings("ignore", "zeroed_outputs is deprecated", DeprecationWarning)
+            return jax_triton.triton_call(
+                pointers,
+                kernel=getattr(scan, config.kernel),
+                out_type=out + words,
+                zeroed_outputs=tuple(range(len(out), len(out + words))),
+                grid=(config.programs,),
+                name=f"rl_triton_{name}",
+                compute_capability=compute_capability,
+                backend_options=backend_options(config.warps, compute_capability),
+                plan=config.tile(plan),
+                **constants,
+            )
+
+    return slim(launch, out + words, *operands.values())[: len(out)]
 
 
 def _words(parts: int, plan: Plan) -> jax.ShapeDtypeStruct:
