@@ -86,7 +86,8 @@ def call(
     else:
         words, constants["words"] = [], None
 
-    def launch(*pointers: Any) -> list[jax.Array]:
+    def launch(*arrays: jax.Array) -> list[jax.Array]:
+        pointers: Any = arrays
         with warnings.catch_warnings():
             # what is to replace it, a Ref, cannot be made inside a lowering rule
             warnings.filterwarnings("ignore", "zeroed_outputs is deprecated", DeprecationWarning)
