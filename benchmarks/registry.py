@@ -225,6 +225,8 @@ def _ingraph() -> Iterator[Job]:
         yield Job(Case("gae", shape), "in_graph", programs)
     for op in ONE_AXIS_OPS[1:]:
         yield Job(Case(op, MAIN[0]), "in_graph", IN_GRAPH)
+    for shape in ((1024, 64), (8192, 64), (65536, 16), (2048, 4096)):
+        yield Job(Case("gae", shape, dtype="float64"), "in_graph", IN_GRAPH)  # never split
 
 
 def _grad() -> Iterator[Job]:

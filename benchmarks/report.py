@@ -1,7 +1,8 @@
-"""Tables and plots of records: `python -m benchmarks.report table.json --output report/`.
+"""Tables and plots of records: `python -m benchmarks.report *.json --output report/`.
 
-Every number in a row is from one run. `report.md` has a table for each measure; the plots are the
-device time over the bytes that have to be moved, the speed-up over T and N, and the in-graph times.
+Every number in a row is from one run. `report.md` has a table for each measure of each record; the
+plots, of all records, are the device time over the bytes that have to be moved, the speed-up over T
+and N, and the in-graph times.
 """
 
 import argparse
@@ -108,6 +109,7 @@ def _row(cells: Sequence[str]) -> str:
 def markdown(record: dict[str, Any]) -> str:
     """The whole report of a record."""
     about = record["about"]
+    presets = " and ".join(about["presets"])
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     changed = ", with changes that are not committed" if about["uncommitted_changes"] else ""
     failed = [
@@ -116,7 +118,7 @@ def markdown(record: dict[str, Any]) -> str:
         if "failed" in row
     ]
     lines = [
-        f"# rl_triton_jax on {about['device']}",
+        f"# rl_triton_jax on {about['device']}: {presets}",
         "",
         f"{about['date']}, commit {about['commit']}{changed}; {versions}. "
         + ("" if about["complete"] else "The run was cut short. ")
@@ -194,7 +196,9 @@ def in_graph(rows: Sequence[dict[str, Any]]) -> Figure:
         axes.errorbar(middle, places, xerr=errors, fmt=".", capsize=2, label=program)
     axes.set_yticks(range(len(cases)), cases)
     axes.invert_yaxis()
-    axes.set(xscale="log", xlabel="µs a call")
+    fastest = min(records.median(row) for found in series.values() for row in found)
+    # a quartile of differences can lie below 0
+    axes.set(xscale="log", xlim=(max(fastest, 0.1) / 2, None), xlabel="µs a call")
     axes.legend(fontsize="small")
     return figure
 
@@ -205,18 +209,19 @@ PLOTS = {"device": {"roofline": roofline, "speedup": speedup}, "in_graph": {"in_
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("record", type=Path)
+    parser.add_argument("records", type=Path, nargs="+")
     parser.add_argument("--output", type=Path, required=True, help="a folder")
     options = parser.parse_args(argv)
 
-    record = records.load(options.record)
+    found = [records.load(path) for path in options.records]
+    rows = [row for record in found for row in record["rows"]]
     options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "report.md").write_text(markdown(record))
+    (options.output / "report.md").write_text("\n".join(map(markdown, found)))
     for measure, plots in PLOTS.items():
         for name, plot in plots.items():
-            if _series(record["rows"], measure):
-                plot(record["rows"]).savefig(options.output / f"{name}.png", dpi=150)
-    print(f"{options.output / 'report.md'}: {len(record['rows'])} rows")
+            if _series(rows, measure):
+                plot(rows).savefig(options.output / f"{name}.png", dpi=150)
+    print(f"{options.output / 'report.md'}: {len(rows)} rows")
     return 0
 
 

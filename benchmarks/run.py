@@ -109,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"nothing in {' '.join(options.preset)} matches {options.only!r}")
     console = Console(width=None if sys.stdout.isatty() else records.LOG_WIDTH)
     about = {"presets": options.preset, "only": options.only}
-    about |= {"commit": options.commit} if options.commit else {}
+    if options.commit:
+        about |= {"commit": options.commit, "uncommitted_changes": None}
     record = records.Record(options.output, **about)
     run(jobs, record, console, budget=options.budget, processes=options.workers)
     console.print(summary(record))

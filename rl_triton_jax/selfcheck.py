@@ -9,7 +9,7 @@ loop itself, run on that direction.
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 
 import jax
 import numpy as np
@@ -178,14 +178,13 @@ def errors(op: str, implementation: str, given: Mapping[str, np.ndarray]) -> dic
     expected = _run_loop(op, given)
     cotangents = [rng.standard_normal(x.shape, np.float32) for x in expected]
 
-    outputs = _chain(getattr(rl_triton_jax, op), implementation, 1)(dict(given))
-
     @jax.jit
-    def gradient(data, given, cotangents):
+    def both(data, given, cotangents):
         run = partial(_run, getattr(rl_triton_jax, op), implementation)
-        return jax.vjp(lambda data: run(given | data), data)[1](cotangents)[0]
+        outputs, pull = jax.vjp(lambda data: run(given | data), data)
+        return outputs, pull(cotangents)[0]
 
-    gradients = gradient(data, dict(given), cotangents)
+    outputs, gradients = both(data, dict(given), cotangents)
     slopes = [_by_lane(gradients[name], direction[name]) for name in data]
     rises = list(map(_by_lane, cotangents, _run_loop(op, {**given, **direction})))
     return {
@@ -215,7 +214,6 @@ def microseconds(
     return {name: 1e6 * float(np.median(x)) / calls for name, x in times.items()}
 
 
-@cache
 def _chain(function: Callable, implementation: str, calls: int) -> Callable[[dict], list]:
     """So many calls in one jitted function, each with outputs of the one before as its data."""
 

@@ -328,6 +328,14 @@ def checks_of_policy():
         arguments["next_q_values"][..., 0] = np.inf
         return op(**arguments)
 
+    def narrow():
+        """An int8 cannot hold the number of actions."""
+        launch.choose, draws.ACTIONS = small, 200
+        arguments = inputs(name, "probs terminated", "TN", 5)
+        arguments["actions"] = (arguments["actions"] // 2 - 100).astype(np.int8)
+        same(kernel_of(name)(**arguments), oracles.retrace_from_policy(**arguments))
+
+    yield "narrow actions", narrow
     yield (
         "unusual actions and weights",
         lambda: same(unusual(kernel_of(name)), unusual(reference.retrace_from_policy)),

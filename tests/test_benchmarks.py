@@ -16,7 +16,18 @@ pytest.importorskip("rich")
 
 import benchmarks
 import rl_triton_jax
-from benchmarks import baselines, compare, measure, peers, records, registry, report, run, timing
+from benchmarks import (
+    baselines,
+    compare,
+    measure,
+    peers,
+    readme,
+    records,
+    registry,
+    report,
+    run,
+    timing,
+)
 from benchmarks.registry import OPS, PRESETS, Case, Job
 
 NOT_OPS = {"GAEOutput", "VTraceOutput", "default_implementation", "reference"}
@@ -134,12 +145,17 @@ def test_quick_run_compares_and_reports(tmp_path, capsys):
     assert compare.main([str(record), str(record)]) == 0
     assert "0 slower, 0 broken" in capsys.readouterr().out
 
-    assert report.main([str(record), "--output", str(tmp_path)]) == 0
+    assert report.main([str(record), str(record), "--output", str(tmp_path)]) == 0
     text = (tmp_path / "report.md").read_text()
     assert "not device time" in text
     assert "| gae TN 4x8 float32 | library scan |" in text
     for plot in ("roofline", "speedup", "in_graph"):
         assert (tmp_path / f"{plot}.png").stat().st_size > 1000
+
+
+def test_the_readme_has_the_committed_figures():
+    text = readme.PLACE.search((readme.ROOT / "README.md").read_text())
+    assert text and text[0] == readme.text()
 
 
 def test_memory_operations_are_timed_too():

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import rl_triton_jax
 from rl_triton_jax import reference
+from tests import inputs
 from tests.inputs import OPTIONS, make
 from tests.transforms import floats
 
@@ -160,6 +161,17 @@ def test_an_action_that_never_happens_may_be_worth_anything(implementation):
             if k != name:
                 np.testing.assert_array_equal(got[1][k], expected[1][k], err_msg=k)
         np.testing.assert_array_equal(got[0], expected[0])
+
+
+@pytest.mark.parametrize("implementation", ["scan", "associative_scan"])
+def test_actions_of_a_type_that_cannot_hold_their_number(implementation, monkeypatch):
+    """An int8 that counts from the end of 200."""
+    monkeypatch.setattr(inputs, "ACTIONS", 200)
+    x = arguments(SETS[0])
+    x["actions"] = x["actions"] // 2 - 100
+    narrow = x | {"actions": x["actions"].astype(jnp.int8)}
+    expected, got = (value_and_gradient(y, implementation) for y in (x, narrow))
+    jax.tree.map(np.testing.assert_array_equal, got, expected)
 
 
 def test_one_primitive():

@@ -14,6 +14,9 @@ from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.interpreters import mlir
 
+CONFIG = "mhlo.backend_config"
+"""The attribute of a custom call that has the text."""
+
 KERNEL = (1, 1)
 """Fields of a serialised launch that lead to its kernel, which holds the IR."""
 
@@ -36,12 +39,12 @@ p.def_abstract_eval(lambda *_, launch, types: [ShapedArray(*x) for x in types])
 def _lower(ctx, *args, launch, types):
     values = mlir.lower_fun(launch, multiple_results=True)(ctx, *args)
     call = values[0].owner
-    if "mhlo.backend_config" in call.attributes:
-        config = call.attributes["mhlo.backend_config"]
+    config = call.attributes.get(CONFIG, {})
+    if "opaque" in config:
         text = without_ir(zlib.decompress(config["opaque"].value_bytes), KERNEL)
         opaque = ir.StringAttr.get(zlib.compress(text, level=9))
         fields = {x.name: config[x.name] for x in config} | {"opaque": opaque}
-        call.attributes["mhlo.backend_config"] = ir.DictAttr.get(fields)
+        call.attributes[CONFIG] = ir.DictAttr.get(fields)
     return values
 
 

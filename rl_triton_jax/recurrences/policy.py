@@ -18,6 +18,23 @@ TABLES = (
 )
 
 
+@jax.custom_jvp
+def of_the_action(table: jax.Array, actions: jax.Array) -> jax.Array:
+    """A table's number for the action taken; NaN for one that it does not have."""
+    return jnp.take_along_axis(table, actions, axis=-1)
+
+
+@of_the_action.defjvp
+def _(primals, tangents):
+    """A selection, whose transpose writes a table once: that of a look-up would scatter into it."""
+    table, actions = primals
+    count = table.shape[-1]
+    wide = actions.astype(jnp.promote_types(actions.dtype, jnp.int32))
+    taken = jnp.where(wide < 0, wide + count, wide) == jnp.arange(count)
+    moved = jnp.sum(jnp.where(taken, tangents[0], 0), axis=-1, keepdims=True)
+    return of_the_action(table, actions), moved
+
+
 def without_tables(operands: Mapping[str, jax.Array], dtype: Any) -> dict[str, jax.Array]:
     """The operands of `retrace` from those of `retrace_from_policy`:
 
@@ -30,19 +47,16 @@ def without_tables(operands: Mapping[str, jax.Array], dtype: Any) -> dict[str, j
     tables = {n: operands[n].astype(dtype) for n in TABLES if n in operands}
     actions, behaviour = rest.pop("actions"), rest.pop("behaviour_log_prob").astype(dtype)
 
-    def of_the_action(table: jax.Array) -> jax.Array:
-        return jnp.take_along_axis(table, actions, axis=-1)
-
     if "target_probs" in tables:
-        log_pi = jnp.log(of_the_action(tables["target_probs"]))
+        log_pi = jnp.log(of_the_action(tables["target_probs"], actions))
     else:
-        log_pi = of_the_action(jax.nn.log_softmax(tables["target_logits"]))
+        log_pi = of_the_action(jax.nn.log_softmax(tables["target_logits"]), actions)
     if "next_target_probs" in tables:
         probs = tables["next_target_probs"]
     else:
         probs = jax.nn.softmax(tables["next_target_logits"])
     return rest | {
-        "values": of_the_action(tables["q_values"]),
+        "values": of_the_action(tables["q_values"], actions),
         "next_values": jnp.sum(gate(probs, tables["next_q_values"]), axis=-1, keepdims=True),
         "log_rho": log_pi - behaviour,
     }

@@ -1,0 +1,100 @@
+"""The README's tables, from the records in `benchmarks/results`: `python -m benchmarks.readme`."""
+
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import records
+from benchmarks.registry import MAIN, ONE_AXIS_OPS, TN, Case
+
+ROOT = Path(__file__).parents[1]
+RESULTS = Path(__file__).parent / "results"
+PLACE = re.compile(r"(?s)(?<=<!-- benchmarks\.readme -->\n).*?(?=<!-- /benchmarks\.readme -->)")
+
+PARALLEL, LOOP = "lax.associative_scan", "lax.scan(unroll=16)"
+FORMS = ("library associative_scan", PARALLEL, LOOP, "library scan")
+
+type Group = dict[str, dict[str, Any]]
+
+
+def _slower(group: Group, program: str) -> float:
+    """How many times longer than the kernel a program takes."""
+    return records.median(group[program]) / records.median(group["triton"])
+
+
+def _range(numbers: Sequence[float]) -> str:
+    return f"{min(numbers):.1f}x to {max(numbers):.1f}x"
+
+
+def device_table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Every operation on the device, at two shapes in two layouts."""
+    groups = records.grouped(rows)
+    heads = [f"{steps}×{envs} {layout}" for steps, envs in MAIN for layout in ("[T, N]", "[N, T]")]
+    yield f"| operation | {' | '.join(heads)} | associative_scan | scan |"
+    yield f"|---|{'---|' * len(heads)}---|---|"
+    for op in ONE_AXIS_OPS:
+        cases = [
+            case
+            for steps, envs in MAIN
+            for case in (Case(op, (steps, envs)), Case(op, (envs, steps), "NT"))
+        ]
+        found = [groups["device", str(case)] for case in cases]
+        cells = [", ".join([f"`{cases[0].function}`", *op.split()[1:]])]
+        for group in found:
+            own, floor = (records.median(group[name]) for name in ("triton", "floor"))
+            cells.append(f"{own:.1f} ({own / floor:.2f})")
+        cells += [_range([_slower(group, form) for group in found]) for form in (PARALLEL, LOOP)]
+        yield f"| {' | '.join(cells)} |"
+
+
+def in_graph(rows: list[dict[str, Any]]) -> str:
+    """gae inside a computation, beside the XLA form that is fastest at each shape."""
+    groups = records.grouped(rows)
+    found = {shape: groups["in_graph", str(Case("gae", shape))] for shape in TN}
+    best = {
+        shape: min(_slower(group, form) for form in FORMS if form in group)
+        for shape, group in found.items()
+    }
+    lost = [f"{steps}×{envs}" for (steps, envs), ratio in best.items() if ratio < 1]
+    noise = float(np.median([records.noise(group) for group in found.values()]))
+    exceptions = f", but for {', '.join(lost)}" if lost else ""
+    return (
+        f"Inside a jitted computation, launch included, `gae`'s kernel has the lowest median of "
+        f"{1 + len(FORMS)} forms at every one of {len(best)} shapes{exceptions}: the fastest XLA "
+        f"form takes {_range(list(best.values()))} its time (the same program measured twice "
+        f"differs by {100 * noise:.0f}% in the middle)."
+    )
+
+
+def text() -> str:
+    """All that stands between the README's marks."""
+    table, chains = (records.load(RESULTS / f"{name}.json") for name in ("table", "ingraph"))
+    about = table["about"]
+    versions = ", ".join(f"{name} {about['versions'][name]}" for name in ("jax", "triton"))
+    return "\n".join(
+        [
+            f"µs on an {about['device']} by CUPTI, in parentheses over the floor, a kernel that "
+            "moves the same bytes and computes nothing; then how many times as long scans take as "
+            f"people write them, `{PARALLEL}` and `{LOOP}`. Float32, bool flags, {versions}, "
+            f"commit {about['commit'][:7]}.",
+            "",
+            *device_table(table["rows"]),
+            "",
+            in_graph(chains["rows"]),
+            "",
+        ]
+    )
+
+
+def main() -> int:
+    path = ROOT / "README.md"
+    path.write_text(PLACE.sub(lambda _: text(), path.read_text()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
