@@ -74,13 +74,13 @@ def _powers(first: int, last: int) -> list[int]:
 
 
 def grid(case: Case) -> Iterator[Tile]:
-    """The tiles that could be any good: a thread keeps 4 to 16 numbers of an operand, or a few more
-    of a table."""
+    """The tiles that could be any good: a thread keeps 4 to 16 numbers of an operand, or 4 to 32 of
+    a table."""
     inner = math.prod(case.shape[case.axis + 1 :])
     lanes = inner if inner > 1 else math.prod(case.lanes)
     fewest, most = min(64, case.steps), max(2 * case.steps, 8)
     if case.actions:
-        kept, folds, sides = (4, 8, 16), [1], _powers(2, 16)
+        kept, folds, sides = (4, 8, 16, 32), _powers(1, 8), _powers(2, 16)
     elif inner > 1:
         kept, folds = (4, 8, 16), _powers(1 if inner < 8 else 4, 16)
         sides = _powers(min(8 if lanes > 256 else 2, inner), 64)
