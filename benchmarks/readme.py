@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import records
-from benchmarks.registry import MAIN, ONE_AXIS_OPS, TN, Case
+from benchmarks.presets import MAIN, ONE_AXIS_OPS, TN
+from benchmarks.registry import Case
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results"

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from benchmarks import measure, records, workers
-from benchmarks.registry import PRESETS, Job
+from benchmarks.presets import PRESETS
+from benchmarks.registry import Job
 
 
 def select(presets: Iterable[str], only: str) -> list[Job]:

@@ -20,7 +20,7 @@ import jax
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks import records, registry, timing, workers
+from benchmarks import presets, records, registry, timing, workers
 from benchmarks.baselines import PROGRAMS
 from benchmarks.measure import TOLERANCE
 from benchmarks.registry import Case
@@ -28,17 +28,17 @@ from rl_triton_jax.launch import configs
 from rl_triton_jax.launch.plan import Plan
 
 CASES = [
-    *(Case("gae", shape) for shape in registry.TN),
-    *(Case("gae", shape[::-1], "NT") for shape in registry.TN),
-    *(Case("gae", shape, "NT") for shape in registry.NT),
-    *(Case("gae", shape, "STN") for shape in registry.STN),
+    *(Case("gae", shape) for shape in presets.TN),
+    *(Case("gae", shape[::-1], "NT") for shape in presets.TN),
+    *(Case("gae", shape, "NT") for shape in presets.NT),
+    *(Case("gae", shape, "STN") for shape in presets.STN),
     *(
         Case(op, shape if layout == "TN" else shape[::-1], layout)
         for op in ("vtrace", "retrace", "discounted_returns", "linear_recurrence")
-        for shape in (*registry.MAIN, (8192, 64), (65536, 64))
+        for shape in (*presets.MAIN, (8192, 64), (65536, 64))
         for layout in ("TN", "NT")
     ),
-    *(job.case for job in registry.PRESETS["policy"]()),
+    *(job.case for job in presets.PRESETS["policy"]()),
 ]
 
 TOGETHER = 8
@@ -74,15 +74,14 @@ def _powers(first: int, last: int) -> list[int]:
 
 
 def grid(case: Case) -> Iterator[Tile]:
-    """The tiles that could be any good: a thread keeps 4 to 16 numbers of an operand, or 4 to 32 of
-    a table."""
+    """The tiles that could be any good: a thread keeps 4 to 32 numbers of an operand."""
     inner = math.prod(case.shape[case.axis + 1 :])
     lanes = inner if inner > 1 else math.prod(case.lanes)
     fewest, most = min(64, case.steps), max(2 * case.steps, 8)
     if case.actions:
         kept, folds, sides = (4, 8, 16, 32), _powers(1, 8), _powers(2, 16)
     elif inner > 1:
-        kept, folds = (4, 8, 16), _powers(1 if inner < 8 else 4, 16)
+        kept, folds = (4, 8, 16, 32), _powers(1 if inner < 8 else 4, 32)
         sides = _powers(min(8 if lanes > 256 else 2, inner), 64)
     else:
         kept, folds, sides = (4, 8, 16), [1], _powers(1, 32)

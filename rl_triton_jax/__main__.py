@@ -3,7 +3,8 @@
 import sys
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 
 import jax
@@ -44,32 +45,31 @@ def main(
     picked = {op: _picked(op, platform) for op in ops}
     _print_machine(picked, platform)
 
+    found = _examine(given, calls if repeats else 0)
     failures, reasons = [], {}
     print(f"\n{'':19}" + "".join(f"  {name:16}" for name in config.IMPLEMENTATIONS).rstrip())
     print(
         f"{'operation':19}" + f"  {'error':>7}{'µs':>7}  " * len(config.IMPLEMENTATIONS) + "picked"
     )
     for op in ops:
-        errors = {}
+        errors, chains = {}, {}
         for name in config.IMPLEMENTATIONS:
-            try:
-                found = selfcheck.errors(op, name, given[op])
-            except NotImplementedError as reason:
-                reasons.setdefault(name, {})[op] = str(reason)
+            one = found[op, name]
+            if isinstance(one, NotImplementedError):
+                reasons.setdefault(name, {})[op] = str(one)
                 continue
-            errors[name] = float(np.max(list(found.values())))
+            by_kind, chains[name] = one
+            errors[name] = float(np.max(list(by_kind.values())))
             failures += [
                 f"WRONG: {op}, {name}: {what} are off by {error:.1e}"
-                for what, error in found.items()
+                for what, error in by_kind.items()
                 if not error <= selfcheck.TOLERANCE
             ]
         if picked[op] not in errors:
             failures.append(f"WRONG: {op}, {picked[op]}: picked, but it cannot run")
         times = {}
         if repeats:
-            times = selfcheck.microseconds(
-                op, tuple(errors), given[op], calls=calls, repeats=repeats
-            )
+            times = selfcheck.microseconds(chains, calls=calls, repeats=repeats)
         cells = [_cells(errors.get(name), times.get(name)) for name in config.IMPLEMENTATIONS]
         print(f"{op:19}" + "".join(cells) + picked[op], flush=True)
 
@@ -85,6 +85,29 @@ def main(
         _print_wrapped(f"{runs}: {next(iter(why.values()))}")
     print("\n".join(failures) or "All results are right.")
     return 1 if failures else 0
+
+
+type Examined = tuple[dict[str, float], Callable | None] | NotImplementedError
+
+
+def _examine(
+    given: Mapping[str, Mapping[str, np.ndarray]], calls: int
+) -> dict[tuple[str, str], Examined]:
+    """(operation, implementation) -> its errors and, if there are calls, their chain to time."""
+
+    def examine(op: str, name: str) -> Examined:
+        try:
+            errors = selfcheck.errors(op, name, given[op])
+            return errors, selfcheck.chain(op, name, given[op], calls) if calls else None
+        except NotImplementedError as reason:
+            return reason
+
+    jobs = [(op, name) for op in given for name in config.IMPLEMENTATIONS]
+    # XLA, which takes most of the time, compiles in threads; Triton's compiler is not made for them
+    with ThreadPoolExecutor() as pool:
+        ahead = {job: pool.submit(examine, *job) for job in jobs if job[1] != "triton"}
+        here = {job: examine(*job) for job in jobs if job not in ahead}
+        return here | {job: future.result() for job, future in ahead.items()}
 
 
 def _picked(op: str, platform: str) -> str:

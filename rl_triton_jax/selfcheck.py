@@ -8,7 +8,7 @@ loop itself, run on that direction.
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import jax
@@ -193,41 +193,36 @@ def errors(op: str, implementation: str, given: Mapping[str, np.ndarray]) -> dic
     }
 
 
-def microseconds(
-    op: str,
-    implementations: Sequence[str],
-    given: Mapping[str, np.ndarray],
-    *,
-    calls: int,
-    repeats: int,
-) -> dict[str, float]:
-    """The time of a call among so many in one jitted chain: the median of interleaved repeats."""
+def chain(op: str, implementation: str, given: Mapping[str, np.ndarray], calls: int) -> Callable:
+    """So many calls in one compiled function, each with outputs of the one before as its data.
+
+    Raises:
+      NotImplementedError: if the implementation cannot run here.
+    """
+    run = partial(_run, getattr(rl_triton_jax, op), implementation)
     arrays = jax.device_put(dict(given))
-    chains = {name: _chain(getattr(rl_triton_jax, op), name, calls) for name in implementations}
-    times = {name: [] for name in chains}
-    for repeat in range(repeats + 1):
-        for name, chain in chains.items():
-            start = time.perf_counter()
-            jax.block_until_ready(chain(arrays))
-            if repeat:  # the first one compiles
-                times[name].append(time.perf_counter() - start)
-    return {name: 1e6 * float(np.median(x)) / calls for name, x in times.items()}
+    fed = [name for name in DATA if name in given][: len(jax.eval_shape(run, arrays))]
 
-
-def _chain(function: Callable, implementation: str, calls: int) -> Callable[[dict], list]:
-    """So many calls in one jitted function, each with outputs of the one before as its data."""
-
-    def chain(given):
-        run = partial(_run, function, implementation)
-        fed = [name for name in DATA if name in given][: len(jax.eval_shape(run, given))]
-
+    def chained(arrays):
         def step(_, outputs):
             # The barrier keeps XLA from doing once what depends on the flags alone.
-            return run(lax.optimization_barrier(given | dict(zip(fed, outputs, strict=True))))
+            return run(lax.optimization_barrier(arrays | dict(zip(fed, outputs, strict=True))))
 
-        return lax.fori_loop(0, calls, step, [given[name] for name in fed])
+        return lax.fori_loop(0, calls, step, [arrays[name] for name in fed])
 
-    return jax.jit(chain)
+    return partial(jax.jit(chained).lower(arrays).compile(), arrays)
+
+
+def microseconds(chains: Mapping[str, Callable], *, calls: int, repeats: int) -> dict[str, float]:
+    """The time of one of so many calls in a chain, by name: the median of interleaved repeats."""
+    times = {name: [] for name in chains}
+    for repeat in range(repeats + 1):
+        for name, run in chains.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            if repeat:  # the first one warms up
+                times[name].append(time.perf_counter() - start)
+    return {name: 1e6 * float(np.median(x)) / calls for name, x in times.items()}
 
 
 def _run(function: Callable, implementation: str, given: Mapping) -> list[jax.Array]:
