@@ -32,8 +32,6 @@ def of_the_action(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     does not exist has NaN, as in JAX."""
     pointer, there = places(plan, x, name, o)
     action = raw(plan, x, "actions", o)
-    if action.dtype.primitive_bitwidth < 32:  # may hold an action, but not their number
-        action = action.to(tl.int32)
     action = tl.where(action < 0, action + plan.actions, action)
     exists = (action >= 0) & (action < plan.actions)
     other = tl.where(there, float("nan"), 0.0).to(pointer.dtype.element_ty)

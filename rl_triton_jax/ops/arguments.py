@@ -145,11 +145,12 @@ class Arguments:
             self._as_they_are[name] = _floating(x)
 
     def integers(self, name: str, array: ArrayLike) -> None:
-        """Adds an integer for every row and lane."""
+        """Adds an index for every row and lane, of 32 bits at least: the length of what a narrower
+        one counts from the end of might not fit its type."""
         x = self.exact(name, array)
         if not jnp.issubdtype(x.dtype, jnp.integer):
             self.refuse(name, f"dtype {x.dtype}", "integers", error=TypeError)
-        self._as_they_are[name] = x
+        self._as_they_are[name] = x.astype(jnp.int32) if x.dtype.itemsize < 4 else x
 
     def exact(self, name: str, array: ArrayLike) -> jax.Array:
         """A number for every row and lane."""

@@ -29,8 +29,7 @@ def _(primals, tangents):
     """A selection, whose transpose writes a table once: that of a look-up would scatter into it."""
     table, actions = primals
     count = table.shape[-1]
-    wide = actions.astype(jnp.promote_types(actions.dtype, jnp.int32))
-    taken = jnp.where(wide < 0, wide + count, wide) == jnp.arange(count)
+    taken = jnp.where(actions < 0, actions + count, actions) == jnp.arange(count)
     moved = jnp.sum(jnp.where(taken, tangents[0], 0), axis=-1, keepdims=True)
     return of_the_action(table, actions), moved
 
