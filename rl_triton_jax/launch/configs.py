@@ -93,13 +93,13 @@ time."""
 def _columns(plan: Plan) -> Config:
     all_lanes = plan.outer_size * plan.lanes
     few, size = all_lanes < FEW, all_lanes * plan.length
-    if plan.lanes < 8 and not few:
-        tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
-    elif plan.length <= 64:
+    if plan.length <= 64:
         tile = (8, 8, 32 if all_lanes > 2 * FEW else 16, 4)
+    elif plan.lanes < 8 and not few:
+        tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
     elif plan.can_split and size > MANY and not few:
         tile = STREAMS[min(len(plan.with_rows), 4)]
-    elif plan.length <= 256:
+    elif plan.length <= 256 and not few:
         tile = (8, 32, 16, 8 if plan.heavy or 4 * size <= MANY else 4)
     elif plan.heavy:
         tile = (8, 16, 16, 8)

@@ -24,10 +24,8 @@ PTX_VERSIONS = {103: 88, 120: 87, 100: 86}
 """Lowest PTX version per compute capability; 80 for all before. Triton picks its own toolchain's
 version, which an older CUDA rejects."""
 
-
 REGISTERS = 128
 """Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
-
 
 def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
