@@ -81,8 +81,9 @@ def resolve(
         )
     if implementation is not None:
         return implementation
-    # Inside a computation a kernel takes the least time of all forms at every shape measured, from
-    # 5 rows to 2^20 (benchmarks/results/ingraph.json).
+    # Inside a computation a kernel takes the least time of all forms at all shapes measured but two
+    # of the smallest, where the forms are as far apart as two measurements of one of them
+    # (benchmarks/results/ingraph.json).
     if why_no_kernel is None:
         return "triton"
     # On a CPU the loop beats the parallel scan 1.6 to 5 times at every shape tried, and elsewhere a

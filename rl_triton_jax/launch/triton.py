@@ -27,6 +27,7 @@ version, which an older CUDA rejects."""
 REGISTERS = 128
 """Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
 
+
 def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
