@@ -14,7 +14,7 @@ os.environ["XLA_FLAGS"] = (
 import jax
 import pytest
 
-collect_ignore = ["interpreter.py"]  # runs in a process of its own, under Triton's interpreter
+collect_ignore = ["interpreter"]  # runs in a process of its own, under Triton's interpreter
 
 
 def pytest_collection_modifyitems(items):

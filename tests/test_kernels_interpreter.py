@@ -1,6 +1,6 @@
 """Kernel bodies in Triton's interpreter, alone and in programs that JAX compiles: no GPU needed.
 
-Each group of checks of `tests/interpreter.py` runs in a process of its own, which prints the names
+Each group of checks of `tests/interpreter` runs in a process of its own, which prints the names
 of those that fail.
 """
 

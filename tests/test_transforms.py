@@ -1,4 +1,4 @@
-"""Every operation through every transformation of the table in `transforms.py`."""
+"""Every operation through every transformation of the table in `tests.transforms`."""
 
 import functools
 

@@ -1,0 +1,40 @@
+"""The table of transformations that every operation must pass, and the plain loops it must equal.
+
+A case is one call of an operation: a dict of arrays, all differentiable but the mask, and static
+options. A check takes an operation, as a function of that dict, and the dict, and returns arrays.
+It runs on the library's operation and on the oracle, a `lax.scan` over the rows that JAX
+differentiates, and both must give the same. `expect` names the check whose oracle result is
+compared instead: a donated or sharded gradient must equal the plain one.
+
+`CHECKS` is the table. One function in `calls`, `derivatives`, `batches`, `operands`, `control_flow`
+or `devices` adds a check, one line of `cases.CASES` a call.
+"""
+
+from tests.transforms import batches, calls, control_flow, derivatives, devices, operands
+from tests.transforms.cases import CASES, DATA, OPERATIONS, arguments, operation, oracle
+from tests.transforms.checks import CHECKS, PLAIN
+from tests.transforms.pieces import along, both, copies, floats, gradient, hard, loss
+
+__all__ = [  # the modules whose checks are in the table, and what tests use
+    "CASES",
+    "CHECKS",
+    "DATA",
+    "OPERATIONS",
+    "PLAIN",
+    "along",
+    "arguments",
+    "batches",
+    "both",
+    "calls",
+    "control_flow",
+    "copies",
+    "derivatives",
+    "devices",
+    "floats",
+    "gradient",
+    "hard",
+    "loss",
+    "operands",
+    "operation",
+    "oracle",
+]
