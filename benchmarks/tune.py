@@ -86,7 +86,7 @@ def grid(case: Case) -> Iterator[Tile]:
     else:
         kept, folds, sides = (4, 8, 16), [1], _powers(1, 32)
     block = min(configs.power_of_2(case.actions), configs.MOST_ACTIONS) if case.actions else 1
-    for fold, chunks, side, numbers in itertools.product(folds, _powers(2, 8192), sides, kept):
+    for fold, chunks, side, numbers in itertools.product(folds, _powers(1, 8192), sides, kept):
         warps = fold * chunks * side * block // (32 * numbers)
         rows = fold * chunks
         fits = 1 <= warps <= 16 and 32 * warps <= chunks * side * block

@@ -37,11 +37,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*arguments):
-    environment = os.environ | {
-        "TRITON_INTERPRET": "1",
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": os.environ["XLA_FLAGS"].replace("count=8", "count=2"),
-    }
+    environment = os.environ | {"TRITON_INTERPRET": "1", "JAX_PLATFORMS": "cpu"}
     return subprocess.run(
         [sys.executable, "-m", "tests.interpreter", *arguments],
         cwd=Path(__file__).parents[1],

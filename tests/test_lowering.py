@@ -348,6 +348,24 @@ def test_no_kernel_on_a_gpu(capability, package, reason, monkeypatch):
     assert kernels(lower(bind(static), operands)) == 0
 
 
+def test_no_kernel_where_it_cannot_be_partitioned(monkeypatch):
+    """None falls back."""
+    monkeypatch.setattr(availability, "missing_package", lambda: None)
+    mesh = jax.make_mesh((2, 4), ("seeds", "lanes"), (AxisType.Auto,) * 2)
+    operands, static = inputs()
+    seeds = jax.tree.map(lambda x: jnp.stack([x, x]), operands)
+
+    def mapped(implementation):
+        function = jax.vmap(bind(static, implementation=implementation))
+        specs = dict(in_specs=P("seeds"), out_specs=P("seeds"))
+        return jax.shard_map(function, mesh=mesh, axis_names={"seeds"}, **specs)
+
+    with pytest.raises(NotImplementedError, match=r"gae: .*shard_map over some axes"):
+        lower(mapped("triton"), seeds)
+    lowered = lower(mapped(None), seeds)
+    assert kernels(lowered) == 0 and "CustomSPMDPartitioning" not in lowered.as_text()
+
+
 def test_rocm_has_kernels_on_demand_only():
     """They are untried there."""
     operands, static = inputs()

@@ -83,8 +83,8 @@ def _lower(
     name: str, unfused: Callable, platform: str | None, ctx, *args, implementation, **params
 ):
     why_no_kernel = availability.why_not(platform, asked=implementation == "triton")
-    if implementation is None and sharding.is_partly_manual(ctx.module_context.axis_context):
-        why_no_kernel = "it cannot be partitioned here"
+    if why_no_kernel is None and sharding.is_partly_manual(ctx.module_context.axis_context):
+        why_no_kernel = "it cannot be partitioned in a shard_map over some axes of a mesh"
     chosen = config.resolve(implementation, platform, name, why_no_kernel)
     if chosen == "triton":
         body = sharding.over_lanes(partial(_launch, name, platform, **params), params["axis"])

@@ -6,9 +6,9 @@ before triton is imported: that makes every kernel of the process an interpreted
 `triton.language`.
 
 Eager calls of the library run a kernel at once, since the primitives' eager rule is the launch
-itself; under `jit` and the like it is a `jax.pure_callback` in the program that JAX compiles for
-the CPU. In both, results hold NaN (or the smallest integer) before the kernel starts, so an
-element that it does not write shows up.
+itself; under `jit` and the like it is a custom call in the program that JAX compiles for the CPU.
+In both, results hold NaN (or the smallest integer) before the kernel starts, so an element that it
+does not write shows up.
 """
 
 import os
