@@ -216,7 +216,7 @@ def layout(columns):
     return "columns" if columns else "rows"
 
 
-def check(op, columns, capability=90):
+def check(op, columns, capability):
     for kernel, x in seen(op, columns, capability).items():
         assert x["stack"] == 0, f"{kernel} spills"
         for name, most in BUDGETS[kernel, layout(columns)].items():
@@ -228,8 +228,10 @@ def check(op, columns, capability=90):
 
 @pytest.mark.parametrize("columns", [True, False], ids=layout)
 @pytest.mark.parametrize("op", CALLS)
-def test_hopper(op, columns):
-    check(op, columns)
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_budget(capability, op, columns):
+    """Ampere, Hopper, Blackwell."""
+    check(op, columns, capability)
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=layout)
@@ -243,13 +245,6 @@ def test_long_windows(op, columns):
 def test_large_arrays(op):
     for kernel, x in seen(op, columns=True, sizes=LARGE).items():
         assert x["stack"] == 0, f"{kernel} spills"
-
-
-# The others differ by their assembler alone, so one operation will do.
-@pytest.mark.parametrize("columns", [True, False], ids=layout)
-@pytest.mark.parametrize("capability", [80, 100])
-def test_ampere_and_blackwell(capability, columns):
-    check("gae", columns, capability)
 
 
 def main():
