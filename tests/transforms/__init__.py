@@ -7,7 +7,8 @@ differentiates, and both must give the same. `expect` names the check whose orac
 compared instead: a donated or sharded gradient must equal the plain one.
 
 `CHECKS` is the table. One function in `calls`, `derivatives`, `batches`, `operands`, `control_flow`
-or `devices` adds a check, one line of `cases.CASES` a call.
+or `devices` adds a check, one line of `cases.CASES` a call. Some checks run over two operations
+only, or over all that they apply to if the environment variable RL_TRITON_JAX_WHOLE_TABLE is set.
 """
 
 from tests.transforms import batches, calls, control_flow, derivatives, devices, operands
