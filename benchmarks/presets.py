@@ -52,12 +52,17 @@ MAIN = [(128, 4096), (2048, 4096)]
 ONE_AXIS_OPS = [op for op in OPS if op != "retrace_from_policy"]
 
 
+def layouts(op: str, steps: int, envs: int) -> tuple[Case, Case]:
+    """Time-major and batch-major."""
+    return Case(op, (steps, envs)), Case(op, (envs, steps), "NT")
+
+
 def _table() -> Iterator[Job]:
     """Every operation at two shapes, time-major and batch-major."""
     for steps, envs in MAIN:
         for op in ONE_AXIS_OPS:
-            yield Job(Case(op, (steps, envs)), "device", TABLE)
-            yield Job(Case(op, (envs, steps), "NT"), "device", TABLE)
+            for case in layouts(op, steps, envs):
+                yield Job(case, "device", TABLE)
 
 
 def _shapes() -> Iterator[Job]:
@@ -73,8 +78,8 @@ def _shapes() -> Iterator[Job]:
 def _split() -> Iterator[Job]:
     """gae where time is split over programs, memset included; in a run of its own."""
     for steps, envs in SPLIT:
-        yield Job(Case("gae", (steps, envs)), "stream", STREAM)
-        yield Job(Case("gae", (envs, steps), "NT"), "stream", STREAM)
+        for case in layouts("gae", steps, envs):
+            yield Job(case, "stream", STREAM)
 
 
 def _policy() -> Iterator[Job]:
@@ -100,8 +105,8 @@ def _grad() -> Iterator[Job]:
     """Outputs and gradients in the data, of every operation."""
     for steps, envs in MAIN:
         for op in ONE_AXIS_OPS:
-            yield Job(Case(op, (steps, envs)), "grad", GRAD)
-            yield Job(Case(op, (envs, steps), "NT"), "grad", GRAD)
+            for case in layouts(op, steps, envs):
+                yield Job(case, "grad", GRAD)
     yield Job(Case("retrace_from_policy", (128, 1024), actions=4), "grad", GRAD)
 
 

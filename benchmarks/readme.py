@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import records
-from benchmarks.presets import MAIN, ONE_AXIS_OPS, TN
+from benchmarks.presets import MAIN, ONE_AXIS_OPS, TN, layouts
 from benchmarks.registry import Case
 
 ROOT = Path(__file__).parents[1]
@@ -42,11 +42,7 @@ def device_table(rows: list[dict[str, Any]]) -> Iterator[str]:
     yield f"| operation | {' | '.join(heads)} | associative_scan | scan |"
     yield f"|---|{'---|' * len(heads)}---|---|"
     for op in ONE_AXIS_OPS:
-        cases = [
-            case
-            for steps, envs in MAIN
-            for case in (Case(op, (steps, envs)), Case(op, (envs, steps), "NT"))
-        ]
+        cases = [case for shape in MAIN for case in layouts(op, *shape)]
         found = [groups["device", str(case)] for case in cases]
         cells = [", ".join([f"`{cases[0].function}`", *op.split()[1:]])]
         for group in found:

@@ -28,15 +28,14 @@ from rl_triton_jax.launch import configs
 from rl_triton_jax.launch.plan import Plan
 
 CASES = [
-    *(Case("gae", shape) for shape in presets.TN),
-    *(Case("gae", shape[::-1], "NT") for shape in presets.TN),
+    *(case for shape in presets.TN for case in presets.layouts("gae", *shape)),
     *(Case("gae", shape, "NT") for shape in presets.NT),
     *(Case("gae", shape, "STN") for shape in presets.STN),
     *(
-        Case(op, shape if layout == "TN" else shape[::-1], layout)
+        case
         for op in ("vtrace", "retrace", "discounted_returns", "linear_recurrence")
         for shape in (*presets.MAIN, (8192, 64), (65536, 64))
-        for layout in ("TN", "NT")
+        for case in presets.layouts(op, *shape)
     ),
     *(job.case for job in presets.PRESETS["policy"]()),
 ]

@@ -15,6 +15,12 @@ import rl_triton_jax
 
 ACTIONS = 3
 
+DATA = {
+    *("rewards", "values", "next_values", "bootstrap_value", "q_values", "next_q_values"),
+    *("x", "init", "b"),
+}
+"""What an operation is linear in."""
+
 # name -> the shape and the time axis of a window of T rows
 LAYOUTS = {
     "T": lambda T: ((T,), 0),

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import rl_triton_jax
+from tests.inputs import DATA
 from tests.transforms import (
     CASES,
-    DATA,
     OPERATIONS,
     arguments,
     both,

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import rl_triton_jax
+from tests.inputs import DATA
 from tests.transforms import (
     CASES,
-    DATA,
     along,
     arguments,
     both,

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 
 import rl_triton_jax
+from tests.inputs import DATA
 from tests.transforms import (
     CASES,
-    DATA,
     OPERATIONS,
     arguments,
     copies,

@@ -6,14 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import oracles
-from tests.inputs import CASES, call, make, same
+from tests.inputs import CASES, DATA, call, make, same
 
 # Few shapes, because each new one is compiled.
 T, N = 5, 3
-DATA = {
-    *("rewards", "values", "next_values", "bootstrap_value", "q_values", "next_q_values"),
-    *("x", "b", "init"),
-}
 FLAGS = ("terminated", "truncated", "last_terminated", "mask")
 SUCCESSORS = ("next_values", "next_q_values", "next_target_probs", "next_target_logits")
 

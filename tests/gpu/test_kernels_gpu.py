@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 
 import rl_triton_jax
 from tests import cases, oracles, test_cases
-from tests.inputs import OPTIONS, call, make, precision
+from tests.inputs import DATA, OPTIONS, call, make, precision
 
 pytestmark = pytest.mark.gpu
 
@@ -37,11 +37,6 @@ OPTION_SETS = [(op, options) for op, sets in OPTIONS.items() for options in sets
 OPS = [op for op in OPTIONS if op != "retrace_from_policy"]
 PLAIN = {op: OPTIONS[op][1] for op in OPTIONS}
 """One option set of each operation."""
-DATA = {
-    *("rewards", "values", "q_values", "next_values", "next_q_values", "bootstrap_value"),
-    *("x", "init", "b"),
-}
-"""What an operation is linear in: its gradients are kernels alone, without sums over lanes."""
 
 # Largest error, relative to the largest number of the output (or to 1). The short types are
 # computed in float32 and rounded once; rounding errors of T rows add up like a random walk.

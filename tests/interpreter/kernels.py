@@ -11,11 +11,8 @@ from rl_triton_jax import reference
 from rl_triton_jax.launch import triton as launch
 from tests import inputs as draws
 from tests import oracles
-from tests.inputs import LAYOUTS, OPTIONS, make
+from tests.inputs import DATA, LAYOUTS, OPTIONS, make
 from tests.interpreter.launch import CONFIGS, launched, small
-
-DATA = {"rewards", "values", "q_values", "next_values", "bootstrap_value", "x", "init", "b"}
-"""The arguments that a result is linear in."""
 
 # Largest difference, relative to the largest number of an output (or to 1).
 # The interpreter stores bfloat16 by cutting off digits, where a GPU rounds.

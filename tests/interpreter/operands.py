@@ -9,8 +9,8 @@ import numpy as np
 from rl_triton_jax import reference
 from rl_triton_jax.launch import triton as launch
 from rl_triton_jax.primitives import estimators
-from tests.inputs import LAYOUTS, OPTIONS
-from tests.interpreter.kernels import DATA, check_kernel, inputs, kernel_of, same, split
+from tests.inputs import DATA, LAYOUTS, OPTIONS
+from tests.interpreter.kernels import check_kernel, inputs, kernel_of, same, split
 from tests.interpreter.launch import CONFIGS, launched, small
 
 

@@ -12,14 +12,13 @@ only, or over all that they apply to if the environment variable RL_TRITON_JAX_W
 """
 
 from tests.transforms import batches, calls, control_flow, derivatives, devices, operands
-from tests.transforms.cases import CASES, DATA, OPERATIONS, arguments, operation, oracle
+from tests.transforms.cases import CASES, OPERATIONS, arguments, operation, oracle
 from tests.transforms.checks import CHECKS, PLAIN
 from tests.transforms.pieces import along, both, copies, floats, gradient, hard, loss
 
 __all__ = [  # the modules whose checks are in the table, and what tests use
     "CASES",
     "CHECKS",
-    "DATA",
     "OPERATIONS",
     "PLAIN",
     "along",

@@ -16,10 +16,8 @@ from tests.transforms import loops
 
 LENGTH, LANES, DEVICES = 5, 16, min(8, jax.device_count())
 
-ROWS = ("rewards", "values", "q_values", "next_values", "x", "a", "b", "log_rho", "rho", "trace")
 FLAGS = ("terminated", "truncated")
 BY_LANE = ("bootstrap_value", "init", "last_terminated")
-DATA = ("rewards", "values", "q_values", "next_values", "bootstrap_value", "x", "init", "b")
 NUMBERS = {"gamma": 0.9, "lambda_": 0.8, "clip_rho": 1.1, "clip_c": 0.9, "clip_pg_rho": 1.3}
 COEFFICIENTS = ("gamma", "lambda_", "a")  # of any shape that broadcasts
 

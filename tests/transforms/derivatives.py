@@ -3,7 +3,7 @@
 import jax
 import jax.test_util
 
-from tests.transforms.cases import DATA
+from tests.inputs import DATA
 from tests.transforms.checks import EITHER, EVERY_CASE, PLAIN, check
 from tests.transforms.pieces import (
     along,
