@@ -99,7 +99,7 @@ def _ways(case: Case, rows: int, tile: Tile) -> Iterator[Tile]:
     blocks = case.steps / rows
     if blocks <= 1 or (blocks <= 16 and math.prod(case.lanes) > 1024):
         yield (*tile, 0)
-    if 1 < blocks <= configs.MOST_PARTS:
+    if blocks > 1:
         yield (*tile, 1)
 
 

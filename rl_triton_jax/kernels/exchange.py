@@ -2,15 +2,15 @@
 
 A program's part of the rows is one affine map h -> a h + b a lane. It is published as one 64-bit
 word, so that map and readiness cannot be seen apart: a word is 0 until it is written, and never
-after. A program composes the words of all parts that are computed before its own, in their order
-whatever the timing, so repeats are bitwise equal. Those parts have smaller program numbers: a
-program waits only for programs that the GPU has started before it.
+after. A program composes the maps of all parts that are computed before its own, in their order
+and in fixed groups whatever the timing, so repeats are bitwise equal. Those parts have smaller
+program numbers: a program waits only for programs that the GPU has started before it.
 """
 
 import triton
 import triton.language as tl
 
-from rl_triton_jax.kernels.gate import coefficient, follow, then
+from rl_triton_jax.kernels.gate import coefficient, follow, gate, then
 
 IDENTITY: tl.constexpr = tl.constexpr(0x3F80_0000_0000_0000)
 """The word of a = 1, b = 0."""
@@ -79,24 +79,21 @@ def only(here, value, axis: tl.constexpr):
 
 
 @triton.jit
-def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axis: tl.constexpr):
-    """The h that enters a part, from the h that enters the first one.
+def after(plan: tl.constexpr, words, n, lane, inside, a, b, axis: tl.constexpr):
+    """The map (a, b) followed by those of n words; without a, the number b is what they map.
 
-    Along the axis, (a, b) is the map of the part where it is `at_end`. The words are read as tiles
-    like the arrays in `scan.columns`: each place takes several that follow one another.
+    The words are read as tiles like the arrays in `scan.columns`: each place along the axis takes
+    several that follow one another.
     """
     LANES: tl.constexpr = plan.outer_size * plan.lanes
     PLACES: tl.constexpr = plan.places
     FOLD: tl.constexpr = plan.words
-    words = words.to(tl.pointer_type(tl.int64))
-    own, a = tl.broadcast(words + (part * LANES + lane), a)
-    publish(own, pack(a, b), at_end & inside)
     place = tl.expand_dims(tl.arange(0, PLACES), 1 - axis).to(plan.index)
-    for first in range(0, part, PLACES * FOLD):
+    for first in range(0, n, PLACES * FOLD):
         start = first + place * FOLD
         found = ()
         for s in tl.static_range(FOLD):
-            awaited = (start + s < part) & inside
+            awaited = (start + s < n) & inside
             pointer = words + ((start + s) * LANES + lane)
             word = tl.load(pointer, mask=awaited, other=IDENTITY, volatile=True)
             found = found + ((word, pointer),)
@@ -106,5 +103,36 @@ def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axi
             maps = then(maps[0], maps[1], next_a, next_b)
         if PLACES > 1:
             maps = tl.associative_scan(maps, axis, then)
-        h = only(place == PLACES - 1, follow(coefficient(maps[0]), maps[1], h), axis)
-    return h
+        composed = coefficient(maps[0])
+        is_last = place == PLACES - 1
+        b = only(is_last, follow(composed, maps[1], b), axis)
+        if a is not None:
+            a = only(is_last, gate(composed, a), axis)
+    return a, b
+
+
+@triton.jit
+def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axis: tl.constexpr):
+    """The h that enters a part, from the h that enters the first one.
+
+    Along the axis, (a, b) is the map of the part where it is `at_end`. Many parts form groups, so
+    that no program reads the words of all others: the last part of a group publishes the group's
+    map, behind those of the parts.
+    """
+    LANES: tl.constexpr = plan.outer_size * plan.lanes
+    words = words.to(tl.pointer_type(tl.int64))
+    own, a = tl.broadcast(words + (part * LANES + lane), a)
+    publish(own, pack(a, b), at_end & inside)
+    if plan.parts == plan.group:
+        return after(plan, words, part, lane, inside, None, h, axis)[1]
+    else:
+        group, n = part // plan.group, part % plan.group
+        nothing = tl.full(h.shape, 1, plan.dtype), tl.zeros(h.shape, plan.dtype)
+        in_group = words + group * (plan.group * LANES)
+        e, f = after(plan, in_group, n, lane, inside, nothing[0], nothing[1], axis)
+        a, b = then(e, f, a, b)
+        words += plan.parts * LANES
+        own, a = tl.broadcast(words + (group * LANES + lane), a)
+        publish(own, pack(a, b), at_end & inside & (n == plan.group - 1))
+        h = after(plan, words, group, lane, inside, None, h, axis)[1]
+        return follow(coefficient(e), f, h)

@@ -64,14 +64,10 @@ def rows(
     return Config("rows", (("BT", block), ("BN", lanes)), programs, warps, actions, parts)
 
 
-MOST_PARTS = 4096
-"""Every program reads a word of every part before its own."""
-
-
 def _parts(plan: Plan, block: int) -> int:
     """How many blocks there are, if each can be a program of its own; otherwise 1."""
     blocks = -(-plan.length // block)
-    return blocks if plan.can_split and blocks <= MOST_PARTS else 1
+    return blocks if plan.can_split else 1
 
 
 def choose(plan: Plan) -> Config:
@@ -94,7 +90,7 @@ def _columns(plan: Plan) -> Config:
     all_lanes = plan.outer_size * plan.lanes
     few, size = all_lanes < FEW, all_lanes * plan.length
     if plan.length <= 64:
-        tile = (8, 8, 32 if all_lanes > 2 * FEW else 16, 4)
+        tile = (8, 8, 32 if plan.length <= 32 or all_lanes > 2 * FEW else 16, 4)
     elif plan.lanes < 8 and not few:
         tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
     elif plan.can_split and size > MANY and not few:
@@ -107,6 +103,8 @@ def _columns(plan: Plan) -> Config:
         tile = (16, 32, 16, 16)
     elif plan.length <= 2048 and plan.can_split:
         tile = (16, 8, 16, 4)
+    elif plan.can_split and 2 * size >= MANY and len(plan.with_rows) <= 3:
+        tile = (32, 8, 16, 4)
     else:
         tile = (16, 16, 16, 8)
     return columns(plan, *tile, split=True)
@@ -117,7 +115,7 @@ def _rows(plan: Plan) -> Config:
     if plan.heavy and plan.length > 256 and not few:
         return rows(plan, 256, 1, 1, split=True)
     if few and plan.length > 2048:
-        tile = (4096, 1, 8) if plan.outer_size > 32 else (8192, 1, 16)
+        tile = (4096, 1, 8) if plan.outer_size >= 16 else (8192, 1, 16)
         return rows(plan, *((1024, 1, 4) if plan.heavy else tile), split=True)
     block = min(2048, power_of_2(plan.length))
     lanes = max(512 // block, 1)
@@ -126,14 +124,20 @@ def _rows(plan: Plan) -> Config:
 
 
 TABLE_TILE, MOST_ACTIONS = 1024, 4
-"""How many numbers of a table a tile holds, of so many actions."""
+"""How many numbers of a table a tile holds, of so many actions; half as many of few rows and lanes
+that have more actions than that."""
 
 
 def _tables(plan: Plan) -> Config:
     actions = min(MOST_ACTIONS, power_of_2(plan.actions))
     room = TABLE_TILE // actions
     if plan.columns:
-        lanes = min(8, power_of_2(plan.lanes))
+        lanes = 8
+        size = plan.outer_size * plan.lanes * plan.length
+        if plan.actions > actions and 16 * size < MANY:
+            room //= 2
+            lanes = 4 if plan.length <= 128 else 8  # where one block can hold the window, it does
+        lanes = min(lanes, power_of_2(plan.lanes))
         return columns(plan, 4, room // lanes, lanes, 8, split=True, actions=actions)
     block = min(room, power_of_2(plan.length))
     return rows(plan, block, room // block, 8, split=True, actions=actions)

@@ -16,6 +16,10 @@ def power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+LARGEST_GROUP = 64
+"""Parts of a window that tell each other directly; more of them do it by groups."""
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     """The compile-time argument of a kernel.
@@ -24,8 +28,8 @@ class Plan:
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
     tile that a configuration chose: `even` says that all rows of every tile exist, `whole` that all
     lanes do, `action_block` is how many actions it holds, `blocks` how many of them time takes, and
-    `parts` over how many programs it is split, each of which reads so many of the others' `words`
-    in each of so many `places`.
+    `parts` over how many programs it is split, in groups of `group`; each of them reads so many of
+    the others' `words` in each of so many `places`.
     """
 
     kind: str
@@ -53,6 +57,7 @@ class Plan:
     action_block: int = 1
     blocks: int = 1
     parts: int = 1
+    group: int = 1
     places: int = 1
     words: int = 1
     even: bool = False
@@ -109,8 +114,10 @@ class Plan:
         """The plan for tiles of so many rows and lanes, tables read so many actions at a time, and
         time split into parts."""
         across = self.lanes if self.columns else self.outer_size
+        group = parts if parts <= LARGEST_GROUP else power_of_2(math.isqrt(parts - 1) + 1)
+        words = max(group, -(-parts // group))
         # a few are read one after the other; of more, every thread reads others
-        places = min(power_of_2(parts), max(32 * warps // lanes, 1)) if parts > 8 else 1
+        places = min(power_of_2(words), max(32 * warps // lanes, 1)) if words > 8 else 1
         return replace(
             self,
             even=self.length % block == 0,
@@ -119,7 +126,8 @@ class Plan:
             blocks=-(-self.length // block),
             parts=parts,
             places=places,
-            words=min(power_of_2(-(-parts // places)), 8),
+            words=min(power_of_2(-(-words // places)), 8),
+            group=group,
         )
 
     @property

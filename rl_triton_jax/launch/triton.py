@@ -78,10 +78,11 @@ def call(
         options=options,
     )
     config = choose(plan)
+    tiled = config.tile(plan)
     constants: dict[str, Any] = {f"r{i}": None for i in range(len(out), RESULTS)}
     constants |= dict(config.constants)
     if config.parts > 1:
-        words = [_words(config.parts, plan)]
+        words = [_words(tiled)]
     else:
         words, constants["words"] = [], None
 
@@ -99,13 +100,16 @@ def call(
                 name=f"rl_triton_{name}",
                 compute_capability=compute_capability,
                 backend_options=backend_options(config.warps, compute_capability),
-                plan=config.tile(plan),
+                plan=tiled,
                 **constants,
             )
 
     return slim(launch, out + words, *operands.values())[: len(out)]
 
 
-def _words(parts: int, plan: Plan) -> jax.ShapeDtypeStruct:
-    """What the programs that share a window tell each other: 64 bits for every part of a lane."""
-    return jax.ShapeDtypeStruct((parts, plan.outer_size * plan.lanes, 2), jnp.int32)
+def _words(plan: Plan) -> jax.ShapeDtypeStruct:
+    """What the programs that share a window tell each other: 64 bits a lane for every part, and for
+    every group of them if there are several."""
+    groups = -(-plan.parts // plan.group)
+    count = plan.parts + (groups if groups > 1 else 0)
+    return jax.ShapeDtypeStruct((count, plan.outer_size * plan.lanes, 2), jnp.int32)

@@ -15,8 +15,8 @@ import numpy as np
 import rl_triton_jax
 from tests.inputs import OPTIONS, make
 
-SHAPES = (((45, 6), 0), ((300, 6), 0), ((6, 45), 1), ((6, 5000), 1))
-"""And the axis of time: in one block, in several."""
+SHAPES = (((45, 6), 0), ((300, 6), 0), ((17_000, 3), 0), ((6, 45), 1), ((6, 5000), 1))
+"""And the axis of time: in one block, in several, in groups of them."""
 
 
 def draw(op, options, shape, axis):
