@@ -4,7 +4,7 @@ import itertools
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -117,9 +117,18 @@ def stream_samples(run: Callable, *arguments: Any) -> Samples:
             if line.name.startswith("Stream")
             for event in line.events
         ]
+    return replace(from_kernels(in_runs(events, MOST)), clock="stream")
+
+
+def in_runs(
+    events: Iterable[tuple[float, str, float]], runs: int
+) -> list[tuple[tuple[str, float], ...]]:
+    """Events (start, name, ns) of so many equal runs -> the (name, ms) of each."""
     in_order = [(name, 1e-6 * ns) for _, name, ns in sorted(events)]
-    runs = list(itertools.batched(in_order, len(in_order) // MOST, strict=True))
-    return replace(from_kernels(runs), clock="stream")
+    each, left_over = divmod(len(in_order), runs)
+    if left_over:
+        raise RuntimeError(f"{len(in_order)} operations cannot be {runs} equal runs")
+    return list(itertools.batched(in_order, each))
 
 
 def from_kernels(runs: Sequence[Sequence[tuple[str, float]]]) -> Samples:

@@ -72,7 +72,7 @@ def resolve(
       implementation: what was asked for.
       platform: "cpu", "cuda", "rocm", or None for any other.
       op: for messages.
-      why_no_kernel: the reason why this call cannot run as a kernel, if it cannot.
+      why_no_kernel: the reason why this call cannot run as a kernel or had better not, if any.
     """
     if implementation == "triton" and why_no_kernel is not None:
         raise NotImplementedError(
@@ -81,9 +81,8 @@ def resolve(
         )
     if implementation is not None:
         return implementation
-    # Inside a computation a kernel takes the least time of all forms at all shapes measured but two
-    # of the smallest, where the forms are as far apart as two measurements of one of them
-    # (benchmarks/results/ingraph.json).
+    # Inside a computation a kernel takes the least time of all forms at every shape measured
+    # (benchmarks/results/ingraph.json), save those that `launch.availability` names.
     if why_no_kernel is None:
         return "triton"
     # On a CPU the loop beats the parallel scan 1.6 to 5 times at every shape tried, and elsewhere a

@@ -166,6 +166,16 @@ def test_memory_operations_are_timed_too():
     assert all(row["clock"] == "wall" and len(row["us"]) == timing.MOST for row in rows.values())
 
 
+def test_events_of_several_runs_are_told_apart():
+    events = [(start, name, 1e3) for start in (0, 7, 9) for name in ("kernel", "memset")]
+    events = [(4.0, "memset", 3e3), *((float(start), name, ns) for start, name, ns in events)]
+    with pytest.raises(RuntimeError, match="7 operations cannot be 3 equal runs"):
+        timing.in_runs(events, 3)
+    first, second = timing.in_runs(events[1:5], 2)
+    assert [name for name, _ in first] == [name for name, _ in second] == ["kernel", "memset"]
+    assert timing.from_kernels([first, second]).us == pytest.approx([2.0, 2.0])
+
+
 @pytest.mark.usefixtures("pretended_gpu")
 def test_rows_of_a_gpu():
     programs = ("triton", "itself", "floor", "XLA copy", "rl-triton")
@@ -281,7 +291,7 @@ def test_tuning_tries_tiles_of_a_grid():
         dtype=tl.float32,
         index=(jnp.int32, jnp.int64),
         largest_log=80.0,
-        cuda=True,
+        can_split=True,
         widths={},
         options={"successor": "next_values"},
     )

@@ -266,6 +266,26 @@ def test_operands_are_not_copied(shape, axis, options):
 
 @needs_cuda_plugin
 @for_cuda
+@pytest.mark.parametrize(
+    ("length", "lanes", "dtype", "asked", "count"),
+    [
+        (4096, 8, "float32", None, 1),
+        (4096, 8, "float64", None, 0),
+        (4096, 8, "float64", "triton", 1),
+        (2048, 8, "float64", None, 1),
+        (4096, 512, "float64", None, 1),
+    ],
+)
+def test_no_kernel_where_it_would_be_slow(length, lanes, dtype, asked, count):
+    """Few lanes of a long window that cannot be split over programs."""
+    x = jax.ShapeDtypeStruct((lanes, length), dtype)
+    function = partial(rl_triton_jax.episodic_prefix_sum, axis=1, implementation=asked)
+    with jax.enable_x64(True):
+        assert kernels(lower(function, x)) == count
+
+
+@needs_cuda_plugin
+@for_cuda
 def test_gamma_is_an_operand():
     """Not a constant of the kernel: another value reuses it."""
     operands, static = inputs()

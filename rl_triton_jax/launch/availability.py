@@ -1,7 +1,8 @@
-"""Whether kernels can run here, and if not, why not."""
+"""Whether kernels can run here, and whether they are what suits a call; if not, why not."""
 
 import functools
 import importlib.util
+from collections.abc import Sequence
 
 import jax
 from jax.extend import backend
@@ -57,3 +58,22 @@ def why_not(platform: str | None, *, asked: bool) -> str | None:
     if compute_capability() < LOWEST_COMPUTE_CAPABILITY:
         return f"the GPU's compute capability, {compute_capability()}, is below 80"
     return None
+
+
+def can_split(cuda: bool, dtype: str, operands: Sequence[str]) -> bool:
+    """Whether time may be split over programs: a map has to fit a word, and what a mask knows of
+    rows does not; they wait for words in PTX."""
+    return cuda and dtype == "float32" and "mask" not in operands
+
+
+LONG, FEW = 2048, 512
+"""gae in float64, in-graph µs of the kernel and of the parallel scan: 23 and 30 at 1024x64, 177 and
+69 at 8192x64, 1209 and 141 at 65536x16, 108 and 272 at 2048x4096 (benchmarks/results/ingraph.json).
+"""
+
+
+def why_slow(length: int, lanes: int, *, split: bool) -> str | None:
+    """Why the parallel scan takes less time than the kernel; None if it does not."""
+    if split or length <= LONG or lanes >= FEW:
+        return None
+    return f"with {lanes} lanes, a loop over blocks of {length} rows is slow"

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-import triton.language as tl
-
 from rl_triton_jax.launch.layouts import ONE_ROW, Layout, Shape, layouts
 
 
@@ -25,11 +23,12 @@ class Plan:
     """The compile-time argument of a kernel.
 
     `family` names its terms, `kind` the estimator; `outer` and `inner` are the sizes of the merged
-    axes, `lanes` their number along inner; `columns` says that the tile lies along inner. Of the
-    tile that a configuration chose: `even` says that all rows of every tile exist, `whole` that all
-    lanes do, `action_block` is how many actions it holds, `blocks` how many of them time takes, and
-    `parts` over how many programs it is split, in groups of `group`; each of them reads so many of
-    the others' `words` in each of so many `places`.
+    axes, `lanes` their number along inner; `columns` says that the tile lies along inner and
+    `can_split` that time may be split over programs. Of the tile that a configuration chose: `even`
+    says that all rows of every tile exist, `whole` that all lanes do, `action_block` is how many
+    actions it holds, `blocks` how many of them time takes, and `parts` over how many programs it is
+    split, in groups of `group`; each of them reads so many of the others' `words` in each of so
+    many `places`.
     """
 
     kind: str
@@ -40,7 +39,7 @@ class Plan:
     results: tuple[str, ...]
     rows: tuple[int, ...]
     data: tuple[str, ...]
-    cuda: bool
+    can_split: bool
     length: int
     outer: Shape
     inner: Shape
@@ -93,12 +92,6 @@ class Plan:
         """The operands that are no tables and belong to no single row."""
         pairs = zip(self.operands, self.layouts, strict=True)
         return [(name, x) for name, x in pairs if x.width == 1 and name not in ONE_ROW]
-
-    @property
-    def can_split(self) -> bool:
-        """Whether time may be split over programs: a map has to fit a word, and what a mask knows
-        of rows does not; they wait for words in PTX."""
-        return self.cuda and self.dtype == tl.float32 and "mask" not in self.operands
 
     @property
     def heavy(self) -> bool:
@@ -164,7 +157,7 @@ def make_plan(
     dtype: Any,
     index: tuple[Any, Any],
     largest_log: float,
-    cuda: bool,
+    can_split: bool,
     widths: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> Plan:
@@ -178,7 +171,7 @@ def make_plan(
       dtype: Triton's type of the accumulation.
       index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
       largest_log: what exp may be applied to without overflow.
-      cuda: whether the kernel is for CUDA.
+      can_split: whether time may be split over programs.
       widths: how many numbers an operand holds for a row, where that is not one.
       options: the primitive's other parameters.
     """
@@ -199,7 +192,7 @@ def make_plan(
         results=tuple(name for name, _, _ in results),
         rows=rows,
         data=(DATA[family],),
-        cuda=cuda,
+        can_split=can_split,
         length=length,
         outer=outer,
         inner=inner,

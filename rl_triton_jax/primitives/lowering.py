@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax._src import dispatch
 from jax.extend.core import Primitive
@@ -85,12 +86,21 @@ def _lower(
     why_no_kernel = availability.why_not(platform, asked=implementation == "triton")
     if why_no_kernel is None and sharding.is_partly_manual(ctx.module_context.axis_context):
         why_no_kernel = "it cannot be partitioned in a shard_map over some axes of a mesh"
+    if why_no_kernel is None and implementation is None:
+        why_no_kernel = _why_slow(ctx, platform, **params)
     chosen = config.resolve(implementation, platform, name, why_no_kernel)
     if chosen == "triton":
         body = sharding.over_lanes(partial(_launch, name, platform, **params), params["axis"])
     else:
         body = partial(unfused, implementation=chosen, **params)
     return rules.lower_as(body)(ctx, *args)
+
+
+def _why_slow(ctx, platform, *, operands, axis, dtype, **_) -> str | None:
+    length, out = ctx.avals_in[0].shape[axis], ctx.avals_out[0]
+    lanes = out.size // max(out.shape[axis], 1)
+    split = availability.can_split(platform == "cuda", np.dtype(dtype).name, operands)
+    return availability.why_slow(length, lanes, split=split)
 
 
 def _launch(

@@ -1,9 +1,9 @@
-"""A small run of an operation's kernels, for tools that watch a process:
-`python -m tests.gpu.every_kernel gae`.
+"""A small run of every kernel, for tools that watch a process: `python -m tests.gpu.every_kernel`,
+or of those of the operations that are named.
 
-The operation and its derivative, time-major and batch-major, with masked rows, and with time split
-over programs; ragged tiles. Results are not looked at. All of it is one program for XLA, since such
-tools take their time for every module that is loaded.
+An operation and its derivative, time-major and batch-major, with masked rows, and with time split
+over programs; ragged tiles. Results are not looked at. All of an operation is one program for XLA,
+since such tools take their time for every module that is loaded.
 """
 
 import sys
@@ -29,7 +29,7 @@ def draw(op, options, shape, axis):
     return moving, still, static
 
 
-def main(op):
+def run(op):
     masked = [options for options in OPTIONS[op] if "mask" in options][:1]
     calls = [
         draw(op, options, shape, axis)
@@ -49,4 +49,6 @@ def main(op):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    for op in sys.argv[1:] or OPTIONS:
+        run(op)
+        print(op, "ran", flush=True)
