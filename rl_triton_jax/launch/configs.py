@@ -9,8 +9,9 @@ from rl_triton_jax.launch.plan import Plan, power_of_2
 class Config:
     """A launch: which kernel, its block sizes, and how many programs of how many warps.
 
-    Time may be split over `parts` programs, which pass the carry on; `actions` is how many of them
-    a tile of a table holds.
+    Time may be split over `parts` programs, which pass the carry on, or over the `cluster` of
+    thread blocks that a program is, each of so many warps; `actions` is how many of them a tile of
+    a table holds.
     """
 
     kernel: str
@@ -19,25 +20,42 @@ class Config:
     warps: int
     actions: int = 1
     parts: int = 1
+    cluster: int = 1
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
         sizes = dict(self.constants)
         block = sizes["S"] * sizes["WT"] if self.kernel == "columns" else sizes["BT"]
-        return plan.tiled(block, sizes["BN"], self.warps, actions=self.actions, parts=self.parts)
+        return plan.tiled(
+            block,
+            sizes["BN"],
+            self.warps,
+            actions=self.actions,
+            parts=self.parts,
+            cluster=self.cluster,
+        )
 
 
 def columns(
-    plan: Plan, fold: int, chunks: int, lanes: int, warps: int, *, split: bool, actions: int = 1
+    plan: Plan,
+    fold: int,
+    chunks: int,
+    lanes: int,
+    warps: int,
+    *,
+    split: bool,
+    actions: int = 1,
+    cluster: int = 1,
 ) -> Config:
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
     lanes = min(lanes, power_of_2(plan.lanes))
     fold, chunks = _chunks(plan.length, fold, chunks)
-    warps = min(max(lanes * chunks * actions // 32, 1), warps)
+    cluster = min(cluster, chunks) if "mask" not in plan.operands else 1
+    warps = min(max(lanes * chunks * actions // (32 * cluster), 1), warps)
     parts = _parts(plan, fold * chunks) if split else 1
     programs = parts * plan.outer_size * -(-plan.lanes // lanes)
     sizes = (("S", fold), ("WT", chunks), ("BN", lanes))
-    return Config("columns", sizes, programs, warps, actions, parts)
+    return Config("columns", sizes, programs, warps, actions, parts, cluster)
 
 
 def _chunks(length: int, fold: int, chunks: int) -> tuple[int, int]:

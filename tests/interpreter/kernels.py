@@ -97,6 +97,7 @@ OTHERS = [
     ("NT", 75, "split"),
     ("TNA", 9, "small"),
     ("T", 7, "chosen"),
+    ("TN", 39, "cluster"),
 ]
 
 

@@ -15,6 +15,7 @@ from triton.runtime import interpreter
 
 from rl_triton_jax.kernels import exchange
 from rl_triton_jax.launch import availability, configs
+from rl_triton_jax.launch import plan as plans
 from rl_triton_jax.launch import triton as launch
 from rl_triton_jax.primitives import estimators, policy
 
@@ -34,7 +35,7 @@ launched = []  # the names of all kernels so far
 
 @triton.jit
 def publish(pointer, word, here):
-    tl.store(pointer, word, mask=here)
+    tl.store(pointer, word, mask=here.to(tl.int32) != 0)
 
 
 @triton.jit
@@ -183,18 +184,25 @@ def install():
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), "cpu", api_version=0)
     launch.jax_triton.triton_call = triton_call
     availability.why_not = lambda *_, **__: None
+    plans.LARGEST_GROUP = 8
     pairs = [getattr(estimators, op) for op in estimators.__all__]
     for p in (policy.p, *(p for pair in pairs for p in (pair.p, pair.vjp_p))):
         p.def_impl(partial(run_eagerly, p.name))
 
 
-def small(plan, split=False):
+def small(plan, split=False, cluster=1):
     """Ragged tiles, and several blocks of time from a length of 5 on."""
     actions = min(plan.actions, 2)
     if plan.columns:
         lanes = 2 if plan.lanes <= 4 and plan.outer_size == 1 else 4
-        return configs.columns(plan, 2, 2, lanes, 1, split=split, actions=actions)
+        sizes = (2, 2 * cluster, lanes, 1)
+        return configs.columns(plan, *sizes, split=split, actions=actions, cluster=cluster)
     return configs.rows(plan, 4, 2, 1, split=split, actions=actions)
 
 
-CONFIGS = {"chosen": configs.choose, "small": small, "split": partial(small, split=True)}
+CONFIGS = {
+    "chosen": configs.choose,
+    "small": small,
+    "split": partial(small, split=True),
+    "cluster": partial(small, cluster=4),
+}
