@@ -235,7 +235,7 @@ def test_budget(capability, op, columns):
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=layout)
-@pytest.mark.parametrize("op", CALLS)
+@pytest.mark.parametrize("op", ["gae", "vtrace", "retrace_from_policy"])
 def test_long_windows(op, columns):
     for kernel, x in seen(op, columns, sizes=LONG[columns]).items():
         assert x["stack"] == 0, f"{kernel} spills"
