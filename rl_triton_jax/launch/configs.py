@@ -154,7 +154,8 @@ def _tables(plan: Plan) -> Config:
         size = plan.outer_size * plan.lanes * plan.length
         if plan.actions > actions and 16 * size < MANY:
             room //= 2
-            lanes = 4 if plan.length <= 128 else 8  # where one block can hold the window, it does
+            if plan.length <= 128:
+                lanes = 4  # so that one block still holds the window
         lanes = min(lanes, power_of_2(plan.lanes))
         return columns(plan, 4, room // lanes, lanes, 8, split=True, actions=actions)
     block = min(room, power_of_2(plan.length))
