@@ -44,10 +44,7 @@ TOGETHER = 8
 """Tiles that one worker takes at a time."""
 
 type Tile = tuple[int, ...]
-"""(fold, chunks, lanes, warps, split) of columns, (block, lanes, warps, split) of rows.
-
-Split is 1 if time is split over programs, and the number of thread blocks if over those of one.
-"""
+"""(fold, chunks, lanes, warps, split) of columns, (block, lanes, warps, split) of rows."""
 
 
 class Launches:
@@ -62,15 +59,13 @@ class Launches:
         if self.tile is not None:
             make = configs.columns if plan.columns else configs.rows
             *tile, split = self.tile
-            cluster = {"cluster": split} if split > 1 else {}
-            self.made = make(plan, *tile, split=split == 1, actions=self.made.actions, **cluster)
+            self.made = make(plan, *tile, split=bool(split), actions=self.made.actions)
         return self.made
 
 
 def tile_of(config: configs.Config) -> Tile:
     """What a configuration is made of."""
-    split = config.cluster if config.cluster > 1 else int(config.parts > 1)
-    return (*(size for _, size in config.constants), config.warps, split)
+    return (*(size for _, size in config.constants), config.warps, int(config.parts > 1))
 
 
 def _powers(first: int, last: int) -> list[int]:
@@ -93,17 +88,10 @@ def grid(case: Case) -> Iterator[Tile]:
     for fold, chunks, side, numbers in itertools.product(folds, _powers(1, 8192), sides, kept):
         warps = fold * chunks * side * block // (32 * numbers)
         rows = fold * chunks
-        if not fewest <= rows <= most or side > configs.power_of_2(lanes):
-            continue
-        if warps < 1 or 32 * warps > chunks * side * block:
-            continue
-        tile = (fold, chunks, side) if inner > 1 else (chunks, side)
-        if warps <= 16:
-            yield from _ways(case, rows, (*tile, warps))
-        if inner > 1 and lanes < configs.FEW and rows >= case.steps > 256:
-            for cluster in (2, 4, 8):
-                if warps // cluster in (4, 8, 16):
-                    yield (*tile, warps // cluster, cluster)
+        fits = 1 <= warps <= 16 and 32 * warps <= chunks * side * block
+        if fits and fewest <= rows <= most and side <= configs.power_of_2(lanes):
+            tile = (fold, chunks, side, warps) if inner > 1 else (chunks, side, warps)
+            yield from _ways(case, rows, tile)
 
 
 def _ways(case: Case, rows: int, tile: Tile) -> Iterator[Tile]:

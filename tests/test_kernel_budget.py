@@ -247,26 +247,6 @@ def test_large_arrays(op):
         assert x["stack"] == 0, f"{kernel} spills"
 
 
-@pytest.mark.parametrize("op", CALLS)
-def test_windows_over_thread_blocks(op, monkeypatch):
-    """They see each other's shared memory: nothing is waited for in global memory."""
-    from rl_triton_jax.launch import configs
-    from rl_triton_jax.launch import triton as launch
-
-    def choose(plan):
-        return configs.columns(plan, 8, 64, 8, 4, split=False, cluster=8)
-
-    monkeypatch.setattr(launch, "choose", choose)
-    for name, params in launches(op, True, 90, (512, 64)).items():
-        if name in (op, f"{op}_vjp"):
-            result = compiled(**params)
-            usage = resources(result.asm["cubin"])
-            assert usage["STACK"] + usage.get("LOCAL", 0) == 0, f"{name} spills"
-            assert ".reqnctapercluster 8" in result.asm["ptx"]
-            assert "ld.shared::cluster" in result.asm["ptx"]
-            assert "nanosleep" not in result.asm["ptx"]
-
-
 def main():
     for op in CALLS:
         for columns in (True, False):

@@ -71,29 +71,6 @@ def place(plan: tl.constexpr, PROGRAMS: tl.constexpr):
 
 
 @triton.jit
-def scan_in_cluster(plan: tl.constexpr, a, b, e, f, WT: tl.constexpr, BN: tl.constexpr):
-    """The scan of a tile whose chunks lie in several thread blocks, which see each other's memory:
-    each scans its own, then composes the maps of those before it."""
-    BLOCKS: tl.constexpr = plan.cluster
-    CHUNKS: tl.constexpr = WT // BLOCKS
-    a, b = tl.reshape(a, [BLOCKS, CHUNKS, BN]), tl.reshape(b, [BLOCKS, CHUNKS, BN])
-    e, f = tl.reshape(e, [BLOCKS, CHUNKS, BN]), tl.reshape(f, [BLOCKS, CHUNKS, BN])
-    a, b, e, f = tl.associative_scan((a, b, e, f), 1, compose)
-    is_last = tl.arange(0, CHUNKS)[None, :, None] == CHUNKS - 1
-    block = tl.arange(0, BLOCKS)[None, :, None]
-    is_before = block < tl.arange(0, BLOCKS)[:, None, None]
-    all_a = tl.where(is_before, tl.reshape(only(is_last, a, 1), [1, BLOCKS, BN]), 1)
-    all_b = tl.where(is_before, tl.reshape(only(is_last, b, 1), [1, BLOCKS, BN]), 0)
-    all_a, all_b = tl.associative_scan((all_a, all_b), 1, then)
-    before_a = only(block == BLOCKS - 1, all_a, 1)
-    before_b = only(block == BLOCKS - 1, all_b, 1)
-    a, b = then(before_a, before_b, a, b)
-    e, f = then(before_a, before_b, e, f)
-    a, b = tl.reshape(a, [WT, BN]), tl.reshape(b, [WT, BN])
-    return a, b, tl.reshape(e, [WT, BN]), tl.reshape(f, [WT, BN])
-
-
-@triton.jit
 def columns(
     operands,
     r0,
@@ -159,12 +136,16 @@ def columns(
                 a, b = a_s, tl.broadcast_to(b_s, [WT, BN])
             else:
                 a, b = times(a, a_s), follow(a_s, b_s, b)
-        a = tl.broadcast_to(number(a), [WT, BN])
-        nothing = tl.full([WT, BN], 1, plan.dtype), tl.zeros([WT, BN], plan.dtype)
-        if plan.cluster > 1:
-            a, b, e, f = scan_in_cluster(plan, a, b, nothing[0], nothing[1], WT, BN)
-        else:
-            a, b, e, f = tl.associative_scan((a, b) + nothing, 0, compose)
+        a, b, e, f = tl.associative_scan(
+            (
+                tl.broadcast_to(number(a), [WT, BN]),
+                b,
+                tl.full([WT, BN], 1, plan.dtype),
+                tl.zeros([WT, BN], plan.dtype),
+            ),
+            0,
+            compose,
+        )
         if plan.parts > 1:
             lane = outer * plan.lanes + inner
             h = exchange(plan, words, part, lane, inside, chunk == WT - 1, a, b, h, 0)

@@ -9,9 +9,8 @@ from rl_triton_jax.launch.plan import Plan, power_of_2
 class Config:
     """A launch: which kernel, its block sizes, and how many programs of how many warps.
 
-    Time may be split over `parts` programs, which pass the carry on, or over the `cluster` of
-    thread blocks that a program is, each of so many warps; `actions` is how many of them a tile of
-    a table holds.
+    Time may be split over `parts` programs, which pass the carry on; `actions` is how many of them
+    a tile of a table holds.
     """
 
     kernel: str
@@ -20,42 +19,25 @@ class Config:
     warps: int
     actions: int = 1
     parts: int = 1
-    cluster: int = 1
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
         sizes = dict(self.constants)
         block = sizes["S"] * sizes["WT"] if self.kernel == "columns" else sizes["BT"]
-        return plan.tiled(
-            block,
-            sizes["BN"],
-            self.warps,
-            actions=self.actions,
-            parts=self.parts,
-            cluster=self.cluster,
-        )
+        return plan.tiled(block, sizes["BN"], self.warps, actions=self.actions, parts=self.parts)
 
 
 def columns(
-    plan: Plan,
-    fold: int,
-    chunks: int,
-    lanes: int,
-    warps: int,
-    *,
-    split: bool,
-    actions: int = 1,
-    cluster: int = 1,
+    plan: Plan, fold: int, chunks: int, lanes: int, warps: int, *, split: bool, actions: int = 1
 ) -> Config:
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
     lanes = min(lanes, power_of_2(plan.lanes))
     fold, chunks = _chunks(plan.length, fold, chunks)
-    cluster = min(cluster, chunks) if "mask" not in plan.operands else 1
-    warps = min(max(lanes * chunks * actions // (32 * cluster), 1), warps)
+    warps = min(max(lanes * chunks * actions // 32, 1), warps)
     parts = _parts(plan, fold * chunks) if split else 1
     programs = parts * plan.outer_size * -(-plan.lanes // lanes)
     sizes = (("S", fold), ("WT", chunks), ("BN", lanes))
-    return Config("columns", sizes, programs, warps, actions, parts, cluster)
+    return Config("columns", sizes, programs, warps, actions, parts)
 
 
 def _chunks(length: int, fold: int, chunks: int) -> tuple[int, int]:
@@ -96,12 +78,12 @@ def choose(plan: Plan) -> Config:
 
 
 FEW, MANY = 1024, 1 << 22
-"""With fewer lanes than FEW, the GPU is not busy unless time is split, be it short; with more rows
-of lanes than MANY, memory is, and programs that share time keep it busy with fewer registers."""
+"""With fewer lanes than FEW, the GPU is not busy unless time is split, be it short; with as many
+rows of lanes as MANY, memory is, and programs that share time keep it busy with fewer registers."""
 
-STREAMS = {1: (32, 4, 32, 4), 2: (32, 4, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
-"""Tiles for MANY, by the number of operands that have rows: the fewer, the more rows are read at a
-time."""
+STREAMS = {1: (16, 8, 32, 4), 2: (16, 8, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
+"""Tiles for MANY, by the number of operands that have rows: the fewer, the more rows a program has
+of them, and a warp."""
 
 
 def _columns(plan: Plan) -> Config:
@@ -111,7 +93,7 @@ def _columns(plan: Plan) -> Config:
         tile = (8, 8, 32 if plan.length <= 32 or all_lanes > 2 * FEW else 16, 4)
     elif plan.lanes < 8 and not few:
         tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
-    elif plan.can_split and size > MANY and not few:
+    elif plan.can_split and size >= MANY and not few:
         tile = STREAMS[min(len(plan.with_rows), 4)]
     elif plan.length <= 256 and not few:
         tile = (8, 32, 16, 8 if plan.heavy or 4 * size <= MANY else 4)

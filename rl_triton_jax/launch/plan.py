@@ -26,9 +26,9 @@ class Plan:
     axes, `lanes` their number along inner; `columns` says that the tile lies along inner and
     `can_split` that time may be split over programs. Of the tile that a configuration chose: `even`
     says that all rows of every tile exist, `whole` that all lanes do, `action_block` is how many
-    actions it holds, `cluster` how many thread blocks, `blocks` how many of them time takes, and
-    `parts` over how many programs it is split, in groups of `group`; each of them reads so many of
-    the others' `words` in each of so many `places`.
+    actions it holds, `blocks` how many of them time takes, and `parts` over how many programs it is
+    split, in groups of `group`; each of them reads so many of the others' `words` in each of so
+    many `places`.
     """
 
     kind: str
@@ -56,7 +56,6 @@ class Plan:
     action_block: int = 1
     blocks: int = 1
     parts: int = 1
-    cluster: int = 1
     group: int = 1
     places: int = 1
     words: int = 1
@@ -104,9 +103,7 @@ class Plan:
         """Whether lanes, not time, lie side by side in memory."""
         return self.lanes > 1
 
-    def tiled(
-        self, block: int, lanes: int, warps: int, *, actions: int, parts: int, cluster: int
-    ) -> "Plan":
+    def tiled(self, block: int, lanes: int, warps: int, *, actions: int, parts: int) -> "Plan":
         """The plan for tiles of so many rows and lanes, tables read so many actions at a time, and
         time split into parts."""
         across = self.lanes if self.columns else self.outer_size
@@ -121,7 +118,6 @@ class Plan:
             action_block=actions,
             blocks=-(-self.length // block),
             parts=parts,
-            cluster=cluster,
             places=places,
             words=min(power_of_2(-(-words // places)), 8),
             group=group,

@@ -29,9 +29,9 @@ REGISTERS = 128
 """Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
 
 
-def backend_options(warps: int, compute_capability: int | None, cluster: int = 1) -> dict[str, Any]:
+def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
-    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True, "num_ctas": cluster}
+    options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
     if compute_capability is not None:
         options["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
         options["maxnreg"] = REGISTERS
@@ -100,7 +100,7 @@ def call(
                 grid=(config.programs,),
                 name=f"rl_triton_{name}",
                 compute_capability=compute_capability,
-                backend_options=backend_options(config.warps, compute_capability, config.cluster),
+                backend_options=backend_options(config.warps, compute_capability),
                 plan=tiled,
                 **constants,
             )

@@ -190,19 +190,13 @@ def install():
         p.def_impl(partial(run_eagerly, p.name))
 
 
-def small(plan, split=False, cluster=1):
+def small(plan, split=False):
     """Ragged tiles, and several blocks of time from a length of 5 on."""
     actions = min(plan.actions, 2)
     if plan.columns:
         lanes = 2 if plan.lanes <= 4 and plan.outer_size == 1 else 4
-        sizes = (2, 2 * cluster, lanes, 1)
-        return configs.columns(plan, *sizes, split=split, actions=actions, cluster=cluster)
+        return configs.columns(plan, 2, 2, lanes, 1, split=split, actions=actions)
     return configs.rows(plan, 4, 2, 1, split=split, actions=actions)
 
 
-CONFIGS = {
-    "chosen": configs.choose,
-    "small": small,
-    "split": partial(small, split=True),
-    "cluster": partial(small, cluster=4),
-}
+CONFIGS = {"chosen": configs.choose, "small": small, "split": partial(small, split=True)}
