@@ -107,7 +107,8 @@ def _grad() -> Iterator[Job]:
         for op in ONE_AXIS_OPS:
             for case in layouts(op, steps, envs):
                 yield Job(case, "grad", GRAD)
-    yield Job(Case("retrace_from_policy", (128, 1024), actions=4), "grad", GRAD)
+    for shape in ((128, 1024), *MAIN):
+        yield Job(Case("retrace_from_policy", shape, actions=4), "grad", GRAD)
 
 
 def _peers() -> Iterator[Job]:

@@ -30,19 +30,16 @@ def same_varying(*arrays: jax.Array) -> list[jax.Array]:
 
 
 def result_type(
-    shape: tuple[int, ...], dtype, operands: Sequence[ShapedArray], replicated: int | None
+    shape: tuple[int, ...], dtype, operands: Sequence[ShapedArray], replicated: Sequence[int]
 ) -> ShapedArray:
-    """The type of a result: sharded and varying like the operands, never sharded over time.
-
-    `replicated` is the time axis, if there is one.
-    """
+    """The type of a result: sharded and varying like the operands, but not over these axes."""
     mesh = next((x.sharding.mesh for x in operands if not x.sharding.mesh.empty), None)
     if mesh is None:
         return ShapedArray(shape, dtype)
     spec: list = [None] * len(shape)
     for x in operands:
         for i, name in enumerate(x.sharding.spec):
-            if i != replicated and name is not None and x.shape[i] == shape[i]:
+            if i not in replicated and name is not None and x.shape[i] == shape[i]:
                 spec[i] = name
     varying = frozenset[str]().union(*(x.manual_axis_type.varying for x in operands))
     return ShapedArray(

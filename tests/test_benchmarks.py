@@ -286,13 +286,13 @@ def test_tuning_tries_tiles_of_a_grid():
     plan = make_plan(
         "gae",
         {name: (2048, 4096) for name in ("rewards", "values", "next_values")},
-        [("advantages", 2048, jnp.float32)],
+        {"advantages": (2048, 4096)},
         axis=0,
+        has_actions=False,
         dtype=tl.float32,
         index=(jnp.int32, jnp.int64),
         largest_log=80.0,
         can_split=True,
-        widths={},
         options={"successor": "next_values"},
     )
     launches = tune.Launches()

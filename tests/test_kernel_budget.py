@@ -44,7 +44,6 @@ CALLS = {
 }
 FLAGLESS = {"linear_recurrence"}
 COEFFICIENTS = {"log_rho", "a", "behaviour_log_prob"}
-TABLES = ("q_values", "target_logits", "next_q_values", "next_target_logits")
 ACTIONS = 18
 
 # kernel -> loads beyond one a row of every operand that has rows (a neighbour's row, operands that
@@ -58,6 +57,7 @@ LOADS = {
     "retrace": (2, 3),
     "retrace_vjp": (3, 2),
     "retrace_from_policy": (3, 0),
+    "retrace_from_policy_vjp": (3, 0),
     "lambda_returns": (2, 2),
     "lambda_returns_vjp": (3, 1),
     "discounted_returns": (2, 1),
@@ -70,8 +70,9 @@ LOADS = {
     "linear_recurrence_vjp": (1, 2),
 }
 
-AGAIN = {"retrace_from_policy": 1}
-"""Loads beyond one an operand, in every row: the action taken is looked up in two tables."""
+AGAIN = {"retrace_from_policy": 1, "retrace_from_policy_vjp": 2}
+"""Loads beyond one an operand, in every row: of a policy's logits, first for their sum, then for
+the action taken or for the policy of the next state."""
 
 STEPS = {"registers": 8, "shared": 1024, "ptx": 50}
 """What a thread and a program take at most, and how many lines of PTX; to what they are rounded."""
@@ -90,7 +91,9 @@ BUDGETS = {
     ("retrace", "rows"): {"registers": 40, "shared": 0, "ptx": 1400},
     ("retrace_vjp", "rows"): {"registers": 40, "shared": 0, "ptx": 1300},
     ("retrace_from_policy", "columns"): {"registers": 152, "shared": 2048, "ptx": 6650},
+    ("retrace_from_policy_vjp", "columns"): {"registers": 152, "shared": 2048, "ptx": 10600},
     ("retrace_from_policy", "rows"): {"registers": 104, "shared": 2048, "ptx": 2900},
+    ("retrace_from_policy_vjp", "rows"): {"registers": 96, "shared": 2048, "ptx": 3600},
     ("lambda_returns", "columns"): {"registers": 56, "shared": 3072, "ptx": 1750},
     ("lambda_returns_vjp", "columns"): {"registers": 56, "shared": 3072, "ptx": 1800},
     ("lambda_returns", "rows"): {"registers": 32, "shared": 0, "ptx": 1250},
@@ -125,7 +128,9 @@ def launches(op, columns, capability, sizes):
     x |= {name: jax.ShapeDtypeStruct((N,), jnp.float32) for name in single.split()}
     moving = {name: x.pop(name) for name in list(x) if name not in COEFFICIENTS}
     if op == "retrace_from_policy":
-        x |= dict.fromkeys(TABLES, jax.ShapeDtypeStruct((*shape, ACTIONS), jnp.float32))
+        table = jax.ShapeDtypeStruct((*shape, ACTIONS), jnp.float32)
+        moving |= dict.fromkeys(("q_values", "next_q_values"), table)
+        x |= dict.fromkeys(("target_logits", "next_target_logits"), table)
         x["actions"] = jax.ShapeDtypeStruct(shape, jnp.int32)
     if op not in FLAGLESS:
         x["terminated"] = jax.ShapeDtypeStruct(shape, bool)
@@ -194,8 +199,6 @@ def seen(op, columns, capability=90, sizes=SHAPE):
     """kernel -> what it takes, and what it loads."""
     found = {}
     for name, params in launches(op, columns, capability, sizes).items():
-        if name not in (op, f"{op}_vjp"):
-            continue  # the derivative from a policy is that of `retrace`
         result = compiled(**params)
         ptx, ir = result.asm["ptx"], result.asm["ttgir"]
         usage = resources(result.asm["cubin"])

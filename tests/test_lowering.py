@@ -22,7 +22,7 @@ import rl_triton_jax
 from rl_triton_jax import reference
 from rl_triton_jax.launch import availability
 from rl_triton_jax.primitives import lowering
-from rl_triton_jax.recurrences import gae, linear, retrace, returns, traces, vtrace
+from rl_triton_jax.recurrences import gae, linear, policy, retrace, returns, traces, vtrace
 from rl_triton_jax.recurrences.solvers import SOLVERS
 from tests.inputs import OPTIONS, make
 
@@ -410,10 +410,11 @@ def test_programs_wait_for_each_other_on_cuda_only(capability, monkeypatch):
     launch.call(
         "linear_recurrence",
         dict(a=x, b=x),
-        results=[("h", len(x), x.dtype)],
+        {"h": jax.typeof(x)},
         axis=0,
         dtype=x.dtype,
         compute_capability=capability,
+        has_actions=False,
         reverse=False,
     )
     assert len(words) == (capability is not None)
@@ -429,19 +430,15 @@ LANES = 16
 @pytest.fixture
 def local_shapes(monkeypatch):
     """Has the XLA forms run where a GPU would have kernels; lists the shapes that they see."""
-    launch = pytest.importorskip("rl_triton_jax.launch.triton")
-    modules = (gae, linear, retrace, returns, traces, vtrace)
+    modules = (gae, linear, policy, retrace, returns, traces, vtrace)
     recurrences = {k: f for module in modules for k, f in vars(module).items() if callable(f)}
     shapes = []
 
-    def call(name, operands, *, compute_capability, **params):
-        shapes.append(next(iter(operands.values())).shape)
-        arrays, names = operands.values(), tuple(operands)
-        return lowering.evaluate(
-            recurrences[name], SOLVERS["scan"], *arrays, operands=names, **params
-        )
+    def launch(name, _platform, *arrays, **params):
+        shapes.append(arrays[0].shape)
+        return lowering.evaluate(recurrences[name], SOLVERS["scan"], *arrays, **params)
 
-    monkeypatch.setattr(launch, "call", call)
+    monkeypatch.setattr(lowering, "_launch", launch)
     monkeypatch.setattr(availability, "why_not", lambda platform, asked: None)
     yield shapes
     jax.clear_caches()
@@ -525,6 +522,28 @@ def same(got, expected):
     for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
         scale = np.max(abs(y), initial=1.0)
         np.testing.assert_allclose(x / scale, y / scale, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+def test_tables_spread(kind, local_shapes):
+    """Over lanes, with their actions together."""
+    op = "retrace_from_policy"
+    operands, static = inputs(op, "probs terminated", (T, LANES))
+    mesh = jax.make_mesh((8,), ("env",), (kind,))
+    specs = {k: P(*(None, "env", None)[: x.ndim]) for k, x in operands.items()}
+    placed = {k: jax.device_put(x, NamedSharding(mesh, specs[k])) for k, x in operands.items()}
+    names = ("rewards", "q_values", "next_q_values")
+
+    def both(function, x):
+        return function(x), grad_of(*names)(function, x), grad_of("next_q_values")(function, x)
+
+    with jax.set_mesh(mesh):
+        function = bind(static, op, implementation="triton")
+        program = jax.jit(partial(both, function)).lower(placed).compile()
+    assert "all-gather" not in program.as_text()
+    assert local_shapes[-1][1] == LANES // 8
+    got = jax.device_get(program(placed))
+    same(got, both(bind(static, op, library=reference), operands))
 
 
 def test_explicit_mesh(local_shapes):

@@ -1,4 +1,5 @@
-"""What Retrace needs of tables over actions: an expectation, a ratio, the taken action's value.
+"""What Retrace needs of tables over actions: an expectation, a ratio, the taken action's value; and
+the cotangents of the tables it is linear in.
 
 A table holds a number for every action in every row, actions side by side. They are taken in
 blocks, so that no tile ever holds all of them: a tile is [rows, lanes, actions of a block].
@@ -8,7 +9,17 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.gate import coefficient, gate
-from rl_triton_jax.kernels.operands import address, exists_in, has, raw, read
+from rl_triton_jax.kernels.operands import (
+    address,
+    counts,
+    exists_in,
+    has,
+    masked,
+    raw,
+    read,
+    slot,
+    wants,
+)
 
 
 @triton.jit
@@ -27,12 +38,17 @@ def block_of(plan: tl.constexpr, pointer, there, first, other):
 
 
 @triton.jit
-def of_the_action(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
-    """A table's number for the action taken; a negative action counts from the end, and one that
-    does not exist has NaN, as in JAX."""
-    pointer, there = places(plan, x, name, o)
+def taken(plan: tl.constexpr, x, o: tl.constexpr):
+    """The action; a negative one counts from the end."""
     action = raw(plan, x, "actions", o)
-    action = tl.where(action < 0, action + plan.actions, action)
+    return tl.where(action < 0, action + plan.actions, action)
+
+
+@triton.jit
+def of_the_action(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
+    """A table's number for the action taken; one that does not exist has NaN, as in JAX."""
+    pointer, there = places(plan, x, name, o)
+    action = taken(plan, x, o)
     exists = (action >= 0) & (action < plan.actions)
     other = tl.where(there, float("nan"), 0.0).to(pointer.dtype.element_ty)
     return tl.load(pointer + action, mask=there & exists, other=other).to(plan.dtype)
@@ -98,3 +114,44 @@ def expectation(plan: tl.constexpr, x, o: tl.constexpr):
             m = largest
         scale = rescale(m, tl.max(m, 2, keep_dims=True))
         return tl.sum(gate(coefficient(scale), total), 2) / tl.sum(weights * scale, 2)
+
+
+@triton.jit
+def store_block(plan: tl.constexpr, x, results, name: tl.constexpr, first, value):
+    """A block of actions of row t of a result."""
+    pointer = results[1][slot(plan.results, name)]
+    action = (first + tl.arange(0, plan.action_block))[None, None, :]
+    there = exists_in(plan, x, 0, plan.length) & x[3]
+    mask = there[:, :, None] & (action < plan.actions)
+    tl.store(pointer[:, :, None] + action, value.to(pointer.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def write_at_the_action(plan: tl.constexpr, x, results, name: tl.constexpr, value):
+    """Stores a table that holds the value for the action taken, and 0 for all others."""
+    if wants(plan, name):
+        if masked(plan):
+            value = tl.where(counts(plan, x, 0), value, 0)
+        action = taken(plan, x, 0)[:, :, None]
+        for first in range(0, plan.actions, plan.action_block):
+            here = first + tl.arange(0, plan.action_block)[None, None, :] == action
+            store_block(plan, x, results, name, first, tl.where(here, value[:, :, None], 0))
+
+
+@triton.jit
+def write_expected(plan: tl.constexpr, x, results, name: tl.constexpr, value):
+    """Stores π(a|s_{t+1}) times the value, for every action."""
+    if wants(plan, name):
+        if masked(plan):
+            value = tl.where(counts(plan, x, 0), value, 0)
+        logits: tl.constexpr = has(plan, "next_target_logits")
+        policy: tl.constexpr = "next_target_logits" if logits else "next_target_probs"
+        pointer, there = places(plan, x, policy, 0)
+        if logits:
+            total = log_sum_exp(plan, x, policy, 0)
+        for first in range(0, plan.actions, plan.action_block):
+            weight = block_of(plan, pointer, there, first, 0.0)
+            if logits:
+                weight = tl.exp(weight - total[:, :, None])
+            expected = gate(coefficient(weight), value[:, :, None])
+            store_block(plan, x, results, name, first, expected)

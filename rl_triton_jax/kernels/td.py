@@ -21,7 +21,7 @@ from rl_triton_jax.kernels.flags import (
 )
 from rl_triton_jax.kernels.gate import coefficient, complement, follow, gate, times, zero_where
 from rl_triton_jax.kernels.operands import has, is_last, read, read_or_zero, wants, write, write_at
-from rl_triton_jax.kernels.policy import of_the_action
+from rl_triton_jax.kernels.policy import of_the_action, write_at_the_action, write_expected
 
 
 @triton.jit
@@ -147,17 +147,19 @@ def errors_vjp_terms(plan: tl.constexpr, x, o: tl.constexpr):
 def errors_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
     w, g, from_before, of_values, of_rewards, of_successors = kept
     error = gate(w, h)
-    write(plan, x, results, "rewards", error + of_rewards)
     successors = gate(g, error) + of_successors
     values = of_values - error
     if plan.successor == "values":
         values = follow(from_before, values, before)
     deal_out(plan, x, results, values, successors)
+    write(plan, x, results, "rewards", error + of_rewards)
 
 
 @triton.jit
 def deal_out(plan: tl.constexpr, x, results, values, successors):
     """Writes the cotangents of v_t and v'_t to the operands that hold them."""
+    write_at_the_action(plan, x, results, "q_values", values)
+    write_expected(plan, x, results, "next_q_values", successors)
     write(plan, x, results, "next_values", successors)
     write(plan, x, results, "values", values)
     write_at(plan, x, results, "bootstrap_value", is_last(plan, x, 0), 0, successors)

@@ -19,7 +19,7 @@ def row_strides(plan):
 @triton.constexpr_function
 def result_strides(plan):
     """From one row to the next, of the results."""
-    return (plan.lanes,) * len(plan.results)
+    return tuple(plan.lanes * width for width in plan.widths)
 
 
 @triton.jit
@@ -47,7 +47,7 @@ def result_tiles(plan: tl.constexpr, x, results):
     tiles = ()
     for i in tl.static_range(count(plan.results)):
         first = outer * (plan.rows[i] * plan.lanes) + inner
-        tiles = tiles + (results[i] + (first + t * plan.lanes),)
+        tiles = tiles + (results[i] + (first + t * plan.lanes) * plan.widths[i],)
     return tiles
 
 

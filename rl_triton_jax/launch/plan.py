@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -22,13 +22,14 @@ LARGEST_GROUP = 64
 class Plan:
     """The compile-time argument of a kernel.
 
-    `family` names its terms, `kind` the estimator; `outer` and `inner` are the sizes of the merged
-    axes, `lanes` their number along inner; `columns` says that the tile lies along inner and
-    `can_split` that time may be split over programs. Of the tile that a configuration chose: `even`
-    says that all rows of every tile exist, `whole` that all lanes do, `action_block` is how many
-    actions it holds, `blocks` how many of them time takes, and `parts` over how many programs it is
-    split, in groups of `group`; each of them reads so many of the others' `words` in each of so
-    many `places`.
+    `family` names its terms, `kind` the estimator; `rows` and `widths` say how many rows a result
+    has, and how many numbers each of them; `outer` and `inner` are the sizes of the merged axes,
+    `lanes` their number along inner; `columns` says that the tile lies along inner and `can_split`
+    that time may be split over programs. Of the tile that a configuration chose: `even` says that
+    all rows of every tile exist, `whole` that all lanes do, `action_block` is how many actions it
+    holds, `blocks` how many of them time takes, and `parts` over how many programs it is split, in
+    groups of `group`; each of them reads so many of the others' `words` in each of so many
+    `places`.
     """
 
     kind: str
@@ -38,6 +39,7 @@ class Plan:
     layouts: tuple[Layout, ...]
     results: tuple[str, ...]
     rows: tuple[int, ...]
+    widths: tuple[int, ...]
     data: tuple[str, ...]
     can_split: bool
     length: int
@@ -151,14 +153,14 @@ DATA = {"errors": "rewards", "returns": "rewards", "traces": "x", "sum": "x", "l
 def make_plan(
     name: str,
     shapes: Mapping[str, Shape],
-    results: Sequence[tuple[str, int, Any]],
+    results: Mapping[str, Shape],
     *,
     axis: int,
+    has_actions: bool,
     dtype: Any,
     index: tuple[Any, Any],
     largest_log: float,
     can_split: bool,
-    widths: Mapping[str, int],
     options: Mapping[str, Any],
 ) -> Plan:
     """The plan for one primitive, `<op>` or `<op>_vjp`.
@@ -166,22 +168,26 @@ def make_plan(
     Args:
       name: of the primitive.
       shapes: of its operands, the first one with every row.
-      results: (name, rows, dtype) of each result.
+      results: their shapes.
       axis: where time is.
+      has_actions: whether all shapes have an axis of actions behind all others.
       dtype: Triton's type of the accumulation.
       index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
       largest_log: what exp may be applied to without overflow.
       can_split: whether time may be split over programs.
-      widths: how many numbers an operand holds for a row, where that is not one.
       options: the primitive's other parameters.
     """
     kind, is_vjp = name.removesuffix("_vjp"), name.endswith("_vjp")
     kind = ESTIMATORS.get(kind, kind)
     family = FAMILIES[kind]
     length = next(iter(shapes.values()))[axis]
+    widths = {}
+    if has_actions:
+        widths = {name: shape[-1] for name, shape in (*shapes.items(), *results.items())}
+        shapes = {name: shape[:-1] for name, shape in shapes.items()}
     outer, inner, found = layouts(shapes, widths, axis, length)
     forward_in_time = family in ("traces", "sum") or (family == "linear" and not options["reverse"])
-    rows = tuple(rows for _, rows, _ in results)
+    rows = tuple(shape[axis] for shape in results.values())
     wide = widths.values() or (1,)
     return Plan(
         kind=kind,
@@ -189,8 +195,9 @@ def make_plan(
         is_vjp=is_vjp,
         operands=tuple(shapes),
         layouts=found,
-        results=tuple(name for name, _, _ in results),
+        results=tuple(results),
         rows=rows,
+        widths=tuple(widths.get(name, 1) for name in results),
         data=(DATA[family],),
         can_split=can_split,
         length=length,
@@ -207,5 +214,5 @@ def make_plan(
         mixed=options.get("pg_bootstrap") == "mixed",
         starts=options.get("boundary") == "starts_at",
         actions=max(wide),
-        longer=any(name == "values" and n > length for name, n, _ in results),
+        longer=any(name == "values" and n > length for name, n in zip(results, rows, strict=True)),
     )

@@ -1,7 +1,7 @@
 """The launch itself: the only module that imports jax_triton."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -41,41 +41,32 @@ def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any
 def call(
     name: str,
     operands: Mapping[str, jax.Array],
+    results: Mapping[str, jax.ShapeDtypeStruct],
     *,
-    results: Sequence[tuple[str, int, Any]],
     axis: int,
     dtype: Any,
     compute_capability: int | None,
-    actions: int | None = None,
+    has_actions: bool,
     **options: Any,
 ) -> list[jax.Array]:
     """Launches the kernel of a primitive, `<op>` or `<op>_vjp`, on arrays of one device.
 
-    `compute_capability` is None where there is no CUDA. With `actions`, the operands have an axis
-    of them behind all others, and the results one of size 1.
+    `compute_capability` is None where there is no CUDA. Operands and results may have an axis of
+    actions behind all others, of size 1 where they are no tables.
     """
-    shapes = {operand: x.shape for operand, x in operands.items()}
-    widths, behind = {}, ()
-    if actions is not None:
-        widths = {operand: shape[-1] for operand, shape in shapes.items()}
-        shapes, behind = {operand: shape[:-1] for operand, shape in shapes.items()}, (1,)
-    lanes = jnp.broadcast_shapes(*((*s[:axis], 1, *s[axis + 1 :]) for s in shapes.values()))
-    out = [
-        jax.ShapeDtypeStruct((*lanes[:axis], rows, *lanes[axis + 1 :], *behind), out_dtype)
-        for _, rows, out_dtype in results
-    ]
+    out = list(results.values())
     if 0 in out[0].shape:
         return [jnp.zeros(x.shape, x.dtype) for x in out]
     plan = make_plan(
         name,
-        shapes,
-        results,
+        {operand: x.shape for operand, x in operands.items()},
+        {result: x.shape for result, x in results.items()},
         axis=axis,
+        has_actions=has_actions,
         dtype=TYPES[np.dtype(dtype).name],
         index=(tl.int32, tl.int64),
         largest_log=0.99 * float(np.log(np.finfo(dtype).max)) if np.dtype(dtype).kind == "f" else 0,
-        can_split=can_split(compute_capability is not None, np.dtype(dtype).name, tuple(shapes)),
-        widths=widths,
+        can_split=can_split(compute_capability is not None, np.dtype(dtype).name, tuple(operands)),
         options=options,
     )
     config = choose(plan)

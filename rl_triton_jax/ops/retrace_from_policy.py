@@ -5,7 +5,7 @@ from jax.typing import ArrayLike
 
 from rl_triton_jax.ops.arguments import Arguments
 from rl_triton_jax.ops.td_arguments import add_flags
-from rl_triton_jax.primitives import policy
+from rl_triton_jax.primitives import estimators
 
 
 def retrace_from_policy(
@@ -95,4 +95,4 @@ def retrace_from_policy(
     x.coefficient("gamma", gamma)
     x.coefficient("lambda_", lambda_)
     options = {"successor": "next_values", "on_truncation": on_truncation}
-    return x.call(policy.retrace_from_policy, implementation, **options)[0]
+    return x.call(estimators.retrace_from_policy, implementation, **options)[0]

@@ -1,11 +1,18 @@
 """The estimators as primitives: which operands each is linear in, and what it gives."""
 
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
 from rl_triton_jax.primitives.linear_op import LinearOp, linear_recurrence
 from rl_triton_jax.recurrences import gae as _gae
+from rl_triton_jax.recurrences import policy as _policy
 from rl_triton_jax.recurrences import retrace as _retrace
 from rl_triton_jax.recurrences import returns as _returns
 from rl_triton_jax.recurrences import traces as _traces
 from rl_triton_jax.recurrences import vtrace as _vtrace
+from rl_triton_jax.recurrences.rows import TABLES
 
 __all__ = [
     "discounted_returns",
@@ -15,6 +22,7 @@ __all__ = [
     "lambda_returns",
     "linear_recurrence",
     "retrace",
+    "retrace_from_policy",
     "vtrace",
 ]
 
@@ -40,4 +48,21 @@ episodic_prefix_sum = LinearOp(
     _traces.episodic_prefix_sum_vjp,
     data=("x", "init"),
     results=("sums",),
+)
+
+
+class _FromPolicy(LinearOp):
+    """Of operands with an axis of actions behind all others, of size 1 where they are no tables."""
+
+    def __call__(self, operands: Mapping[str, jax.Array], **params: Any) -> list[jax.Array]:
+        wide = {n: x if n in TABLES else x[..., None] for n, x in operands.items()}
+        actions = wide["q_values"].shape[-1]
+        return [x[..., 0] for x in super().__call__(wide, actions=actions, **params)]
+
+
+retrace_from_policy = _FromPolicy(
+    _policy.retrace_from_policy,
+    _policy.retrace_from_policy_vjp,
+    data=("rewards", "q_values", "next_q_values"),
+    results=("targets",),
 )

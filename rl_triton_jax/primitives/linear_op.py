@@ -12,6 +12,7 @@ The primitives' parameters:
   axis: where time is.
   dtype: of the accumulation.
   implementation: a name of `config.IMPLEMENTATIONS`, or None: what suits the platform.
+  actions: where there are tables (`rows.TABLES`), how many actions they have.
   data: of `<op>_vjp`, what `results` says of every data operand of `<op>`, wanted or not.
 All others are the recurrence's own options.
 """
@@ -29,7 +30,7 @@ from rl_triton_jax import config, rules
 from rl_triton_jax.primitives import lowering
 from rl_triton_jax.primitives.lowering import Recurrence
 from rl_triton_jax.recurrences import linear
-from rl_triton_jax.recurrences.rows import Rows, Terms, with_time
+from rl_triton_jax.recurrences.rows import Rows, Terms, lanes_of, no_lanes, shape_of
 from rl_triton_jax.recurrences.solvers import SOLVERS
 
 
@@ -93,7 +94,8 @@ class LinearOp:
     def _transpose_vjp(self, cotangents, *primals, operands, results, data, axis, **params):
         given = _not_zero(results, cotangents)
         rank = len(primals[-1].shape)
-        still = {name: _zeros(rank, axis, rows, dtype) for name, rows, dtype in data}
+        actions = params.get("actions")
+        still = {name: _zeros(name, rank, axis, rows, dtype, actions) for name, rows, dtype in data}
         coefficients = {
             name: x
             for name, x in zip(operands, primals, strict=True)
@@ -131,16 +133,19 @@ def _evaluate(recurrence, solver, operands: Mapping[str, jax.Array], **params) -
     return lowering.evaluate(recurrence, solver, *arrays, operands=tuple(operands), **params)
 
 
-def _zeros(rank: int, axis: int, rows: int, dtype: Any) -> jax.Array:
+def _zeros(
+    name: str, rank: int, axis: int, rows: int, dtype: Any, actions: int | None
+) -> jax.Array:
     """Zeros shared by all lanes: what does not move, or has no cotangent."""
-    return jnp.zeros(with_time((1,) * rank, axis, rows), dtype)
+    return jnp.zeros(shape_of(name, (1,) * rank, axis, rows, actions), dtype)
 
 
-def _types(*avals, axis, results, **_):
-    lanes = jnp.broadcast_shapes(*(with_time(x.shape, axis, 1) for x in avals))
+def _types(*avals, operands, axis, results, actions=None, **_):
+    lanes = lanes_of(dict(zip(operands, avals, strict=True)), axis)
+    apart = no_lanes(axis, len(lanes), actions)
     return [
-        rules.result_type(with_time(lanes, axis, rows), dtype, avals, replicated=axis)
-        for _, rows, dtype in results
+        rules.result_type(shape_of(name, lanes, axis, rows, actions), dtype, avals, apart)
+        for name, rows, dtype in results
     ]
 
 
@@ -159,6 +164,8 @@ def _drop_unused_results(used, *live_and_eqn):
 
 def _batch(p: Primitive, args, dims, *, axis, results, **params):
     position = rules.batch_axis(dims)
+    if "actions" in params and position == max(x.ndim for x in args) - 1:
+        position = 0  # actions stay the last axis
     args = rules.batch_together(args, dims, position)
     out = p.bind(*args, axis=axis + (position <= axis), results=results, **params)
     return out, [position] * len(results)
@@ -170,12 +177,13 @@ def _jvp(p, recurrence, linear, primals, tangents, *, operands, implementation, 
     out = _bind(p, given, implementation=implementation, **params)
     terms = []
     if any(name in linear for name in moving):
-        axis = params["axis"]
+        axis, actions = params["axis"], params.get("actions")
         data = {
-            name: moving[name] if name in moving else _zeros(x.ndim, axis, x.shape[axis], x.dtype)
+            name: _zeros(name, x.ndim, axis, x.shape[axis], x.dtype, actions)
             for name, x in given.items()
             if name in linear
         }
+        data |= {name: tangent for name, tangent in moving.items() if name in linear}
         terms.append(_bind(p, given | data, implementation=implementation, **params))
     moving = {name: tangent for name, tangent in moving.items() if name not in linear}
     if moving:

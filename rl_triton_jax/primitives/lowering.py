@@ -1,5 +1,6 @@
 """How a primitive becomes operations of a device: an XLA form, or the launch of a kernel."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -15,7 +16,7 @@ from jax.interpreters import mlir
 from rl_triton_jax import config, rules
 from rl_triton_jax.launch import availability
 from rl_triton_jax.primitives import sharding
-from rl_triton_jax.recurrences.rows import Arrays, Rows, Solver, with_time
+from rl_triton_jax.recurrences.rows import Arrays, Rows, Solver, lanes_of, no_lanes, shape_of
 from rl_triton_jax.recurrences.solvers import SOLVERS
 
 type Recurrence = Callable[[Rows], Arrays]
@@ -56,7 +57,7 @@ def evaluate(
     **options: Any,
 ) -> list[jax.Array]:
     """The results of a recurrence from plain JAX operations; the parameters are a primitive's."""
-    length = arrays[0].shape[axis]
+    length, actions = arrays[0].shape[axis], options.get("actions")
     options["wanted"] = tuple(name for name, _, _ in results)
     x = Rows(
         dict(zip(operands, arrays, strict=True)),
@@ -67,13 +68,19 @@ def evaluate(
         solver=solver,
     )
     if 0 in x.shape:
-        return [jnp.zeros(with_time(x.lanes, axis, rows), out) for _, rows, out in results]
+        return [
+            jnp.zeros(shape_of(name, x.lanes, axis, rows, actions), out_dtype)
+            for name, rows, out_dtype in results
+        ]
     found = {name: y for name, y in recurrence(x).items() if y is not None}
 
     def finish(name: str, rows: int, out_dtype: Any) -> jax.Array:
-        y = x.all_lanes(found[name])
+        def all_lanes(y: jax.Array) -> jax.Array:
+            return jnp.broadcast_to(y, shape_of(name, x.lanes, axis, y.shape[axis], actions))
+
+        y = all_lanes(found[name])
         if rows == length + 1:
-            behind = x.all_lanes(found[BEHIND[name]])
+            behind = all_lanes(found[BEHIND[name]])
             return lax.concatenate([x.counted(y), behind], axis).astype(out_dtype)
         return (x.counted(y) if rows == length else y).astype(out_dtype)
 
@@ -90,15 +97,16 @@ def _lower(
         why_no_kernel = _why_slow(ctx, platform, **params)
     chosen = config.resolve(implementation, platform, name, why_no_kernel)
     if chosen == "triton":
-        body = sharding.over_lanes(partial(_launch, name, platform, **params), params["axis"])
+        apart = no_lanes(params["axis"], ctx.avals_in[0].ndim, params.get("actions"))
+        body = sharding.over_lanes(partial(_launch, name, platform, **params), apart)
     else:
         body = partial(unfused, implementation=chosen, **params)
     return rules.lower_as(body)(ctx, *args)
 
 
 def _why_slow(ctx, platform, *, operands, axis, dtype, **_) -> str | None:
-    length, out = ctx.avals_in[0].shape[axis], ctx.avals_out[0]
-    lanes = out.size // max(out.shape[axis], 1)
+    length = ctx.avals_in[0].shape[axis]
+    lanes = math.prod(lanes_of(dict(zip(operands, ctx.avals_in, strict=True)), axis))
     split = availability.can_split(platform == "cuda", np.dtype(dtype).name, operands)
     return availability.why_slow(length, lanes, split=split)
 
@@ -108,14 +116,26 @@ def _launch(
     platform: str,
     *arrays: jax.Array,
     operands: tuple[str, ...],
+    results: tuple[tuple[str, int, Any], ...],
+    axis: int,
+    actions: int | None = None,
     **params: Any,
 ) -> list[jax.Array]:
     from rl_triton_jax.launch import triton  # where Triton is not installed, nothing gets here
 
     params.pop("data", None)
+    given = dict(zip(operands, arrays, strict=True))
+    lanes = lanes_of(given, axis)
+    out = {
+        result: jax.ShapeDtypeStruct(shape_of(result, lanes, axis, rows, actions), out_dtype)
+        for result, rows, out_dtype in results
+    }
     return triton.call(
         name,
-        dict(zip(operands, arrays, strict=True)),
+        given,
+        out,
+        axis=axis,
+        has_actions=actions is not None,
         compute_capability=availability.compute_capability() if platform == "cuda" else None,
         **params,
     )

@@ -24,12 +24,14 @@ def is_partly_manual(axis_context: Any) -> bool:
     )
 
 
-def over_lanes(body: Callable[..., Sequence[jax.Array]], axis: int) -> Callable[..., Any]:
+def over_lanes(
+    body: Callable[..., Sequence[jax.Array]], apart: Sequence[int]
+) -> Callable[..., Any]:
     """`body`, launched by every device on its own lanes of operands and results.
 
     Args:
       body: from operands in normal form (each axis full or 1) to a list of results of full lanes.
-      axis: where time is.
+      apart: the axes that hold no lanes.
     """
 
     def rule(mesh: Mesh, operands: Sequence[Any], results: Sequence[Any]) -> SdyShardingRule:
@@ -38,7 +40,7 @@ def over_lanes(body: Callable[..., Sequence[jax.Array]], axis: int) -> Callable[
         def factors(kind: str, number: int, shape: Sequence[int]) -> ArrayMapping:
             return ArrayMapping(
                 *(
-                    f"lane{i}" if i != axis and n == full[i] else f"{kind}{number}_{i}"
+                    f"lane{i}" if i not in apart and n == full[i] else f"{kind}{number}_{i}"
                     for i, n in enumerate(shape)
                 )
             )
@@ -47,9 +49,10 @@ def over_lanes(body: Callable[..., Sequence[jax.Array]], axis: int) -> Callable[
             tuple(factors("operand", k, x.shape) for k, x in enumerate(operands)),
             tuple(factors("result", k, x.shape) for k, x in enumerate(results)),
             need_replication_factors=tuple(
-                f"{kind}{k}_{axis}"
+                f"{kind}{k}_{i}"
                 for kind, arrays in (("operand", operands), ("result", results))
                 for k, _ in enumerate(arrays)
+                for i in apart
             ),
         )
 
@@ -60,11 +63,11 @@ def over_lanes(body: Callable[..., Sequence[jax.Array]], axis: int) -> Callable[
         spec: list[Any] = [None] * len(full)
         for x in results:
             for i, names in enumerate(x.sharding.spec):
-                if i != axis and names is not None:
+                if i not in apart and names is not None:
                     spec[i] = names
 
         def sharding(shape: Sequence[int]) -> NamedSharding:
-            names = [spec[i] if i != axis and n == full[i] else None for i, n in enumerate(shape)]
+            names = [spec[i] if n == full[i] else None for i, n in enumerate(shape)]
             return NamedSharding(mesh, PartitionSpec(*names))
 
         def on_one_device(*arrays: jax.Array) -> tuple[jax.Array, ...]:

@@ -27,7 +27,7 @@ gate_p.def_impl(partial(xla.apply_primitive, gate_p))
 @gate_p.def_abstract_eval
 def _type(coefficient, x):
     shape = jnp.broadcast_shapes(coefficient.shape, x.shape)
-    return rules.result_type(shape, x.dtype, (coefficient, x), replicated=None)
+    return rules.result_type(shape, x.dtype, (coefficient, x), replicated=())
 
 
 def _batch(args, dims):

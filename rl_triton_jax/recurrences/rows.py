@@ -5,7 +5,7 @@ or a derivative evaluates them, and row t when a sequential loop does. Every ope
 rank, its time axis full or 1 (see `rl_triton_jax.rules`).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
 
 import jax
@@ -22,9 +22,39 @@ type Solver = Callable[[Rows, Terms, jax.Array | None, bool], jax.Array]
 """(rows, terms, init, reverse) -> h, all rows of it."""
 
 
+TABLES = (
+    "q_values",
+    "target_probs",
+    "target_logits",
+    "next_q_values",
+    "next_target_probs",
+    "next_target_logits",
+)
+"""What has a number for every action, along the last axis; all else beside it has size 1 there."""
+
+
 def with_time(shape: tuple[int, ...], axis: int, length: int) -> tuple[int, ...]:
     """The shape with another length along time."""
     return (*shape[:axis], length, *shape[axis + 1 :])
+
+
+def lanes_of(operands: Mapping[str, Any], axis: int) -> tuple[int, ...]:
+    """The shape of one row of all lanes, from the shapes of the operands."""
+    rows = (x.shape if n not in TABLES else (*x.shape[:-1], 1) for n, x in operands.items())
+    return jnp.broadcast_shapes(*(with_time(shape, axis, 1) for shape in rows))
+
+
+def shape_of(
+    name: str, lanes: tuple[int, ...], axis: int, rows: int, actions: int | None
+) -> tuple[int, ...]:
+    """The shape of so many rows of an operand or a result."""
+    shape = with_time(lanes, axis, rows)
+    return (*shape[:-1], actions) if actions is not None and name in TABLES else shape
+
+
+def no_lanes(axis: int, rank: int, actions: int | None) -> tuple[int, ...]:
+    """The axes that hold no lanes: time, and actions where there are any."""
+    return (axis,) if actions is None else (axis, rank - 1)
 
 
 class Rows:
@@ -47,7 +77,7 @@ class Rows:
     ):
         self._operands, self._solver, self._row = operands, solver, row
         self.length, self.axis, self.dtype, self.options = length, axis, dtype, options
-        self.lanes = jnp.broadcast_shapes(*(with_time(x.shape, axis, 1) for x in operands.values()))
+        self.lanes = lanes_of(operands, axis)
         self.shape = with_time(self.lanes, axis, length)
         mask = operands.get("mask")
         self.counts = None if mask is None else mask != 0
@@ -81,6 +111,11 @@ class Rows:
         """Other operands over the same rows, without mask."""
         return self._seen(operands, None)
 
+    def instead(self, of: Collection[str], operands: Mapping[str, jax.Array]) -> Self:
+        """These operands instead of some others, over the same rows."""
+        rest = {name: x for name, x in self._operands.items() if name not in of}
+        return self._seen(rest | dict(operands), self._row)
+
     def _seen(self, operands: Mapping[str, jax.Array], row: jax.Array | None) -> Self:
         return type(self)(
             operands,
@@ -101,10 +136,6 @@ class Rows:
         if x.shape[self.axis] == self.length:
             return x
         return jnp.broadcast_to(x, with_time(x.shape, self.axis, self.length))
-
-    def all_lanes(self, x: jax.Array) -> jax.Array:
-        """x with every axis but time at full size."""
-        return jnp.broadcast_to(x, with_time(self.lanes, self.axis, x.shape[self.axis]))
 
     def solve(self, terms: Terms, *, reverse: bool, init: jax.Array | None = None) -> jax.Array:
         """All h of h_t = b_t + a_t h_{t-1} (or h_{t+1}); rows that do not count hand h on."""

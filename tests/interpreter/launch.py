@@ -17,13 +17,14 @@ from rl_triton_jax.kernels import exchange
 from rl_triton_jax.launch import availability, configs
 from rl_triton_jax.launch import plan as plans
 from rl_triton_jax.launch import triton as launch
-from rl_triton_jax.primitives import estimators, policy
+from rl_triton_jax.primitives import estimators, lowering
 
 TRITON_NAMES = {
     "bool": "i1",
     "int8": "i8",
     "uint8": "u8",
     "int32": "i32",
+    "int64": "i64",
     "float16": "fp16",
     "bfloat16": "bf16",
     "float32": "fp32",
@@ -160,11 +161,9 @@ def triton_call(
     return list(jax.ffi.ffi_call(TARGET, out_type, **options)(*operands))
 
 
-def run_eagerly(name, *arrays, operands, data=None, implementation=None, **params):
+def run_eagerly(name, *arrays, implementation, **params):
     """A primitive on arrays, without XLA."""
-    return launch.call(
-        name, dict(zip(operands, arrays, strict=True)), compute_capability=90, **params
-    )
+    return lowering._launch(name, "cuda", *arrays, **params)
 
 
 def install():
@@ -184,9 +183,10 @@ def install():
     jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(address), "cpu", api_version=0)
     launch.jax_triton.triton_call = triton_call
     availability.why_not = lambda *_, **__: None
+    availability.compute_capability = lambda: 90
     plans.LARGEST_GROUP = 8
     pairs = [getattr(estimators, op) for op in estimators.__all__]
-    for p in (policy.p, *(p for pair in pairs for p in (pair.p, pair.vjp_p))):
+    for p in (p for pair in pairs for p in (pair.p, pair.vjp_p)):
         p.def_impl(partial(run_eagerly, p.name))
 
 
