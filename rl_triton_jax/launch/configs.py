@@ -93,10 +93,16 @@ def _columns(plan: Plan) -> Config:
         tile = (8, 8, 32 if plan.length <= 32 or all_lanes > 2 * FEW else 16, 4)
     elif plan.lanes < 8 and not few:
         tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
+    elif few and 128 < plan.length <= 512:  # a split would take longer to prepare than it saves
+        tile = (8, 64, 8, 16) if plan.heavy else (16, 32, 8, 8)
+    elif plan.heavy and plan.length <= 256 and not few:
+        tile = (8, 32, 16, 8 if size < MANY else 4)
     elif plan.can_split and size >= MANY and not few:
         tile = STREAMS[min(len(plan.with_rows), 4)]
+    elif plan.length <= 128 and not few:
+        tile = (8, 16, 16, 8 if 4 * size <= MANY else 4)
     elif plan.length <= 256 and not few:
-        tile = (8, 32, 16, 8 if plan.heavy or 4 * size <= MANY else 4)
+        tile = (16, 16, 16, 8)
     elif plan.heavy:
         tile = (8, 16, 16, 8)
     elif plan.length <= 512 and not few:
@@ -127,14 +133,18 @@ TABLE_TILE, MOST_ACTIONS = 1024, 4
 """How many numbers of a table a tile holds, of so many actions; half as many of few rows and lanes
 that have more actions than that."""
 
+MOST_WRITTEN = 16
+"""So many actions where tables are written, too, which is slow in small pieces."""
+
 
 def _tables(plan: Plan) -> Config:
-    actions = min(MOST_ACTIONS, power_of_2(plan.actions))
+    writes = max(plan.widths) > 1
+    actions = min(MOST_WRITTEN if writes else MOST_ACTIONS, power_of_2(plan.actions))
     room = TABLE_TILE // actions
     if plan.columns:
         lanes = 8
         size = plan.outer_size * plan.lanes * plan.length
-        if plan.actions > actions and 16 * size < MANY:
+        if plan.actions > actions and 16 * size < MANY and not writes:
             room //= 2
             if plan.length <= 128:
                 lanes = 4  # so that one block still holds the window
