@@ -2,7 +2,7 @@
 or of those of the operations that are named.
 
 An operation and its derivative, time-major and batch-major, with time split over programs, and with
-masked rows, where it is never split; ragged tiles. Results are not looked at. All of an operation is
+masked rows, where it never is; ragged tiles. Results are not looked at. All of an operation is
 one program for XLA, since such tools take their time for every module that is loaded.
 """
 
