@@ -119,6 +119,8 @@ def expectation(plan: tl.constexpr, x, o: tl.constexpr):
 @triton.jit
 def store_block(plan: tl.constexpr, x, results, name: tl.constexpr, first, value):
     """A block of actions of row t of a result."""
+    if masked(plan):
+        value = tl.where(counts(plan, x, 0)[:, :, None], value, 0)
     pointer = results[1][slot(plan.results, name)]
     action = (first + tl.arange(0, plan.action_block))[None, None, :]
     there = exists_in(plan, x, 0, plan.length) & x[3]
@@ -130,8 +132,6 @@ def store_block(plan: tl.constexpr, x, results, name: tl.constexpr, first, value
 def write_at_the_action(plan: tl.constexpr, x, results, name: tl.constexpr, value):
     """Stores a table that holds the value for the action taken, and 0 for all others."""
     if wants(plan, name):
-        if masked(plan):
-            value = tl.where(counts(plan, x, 0), value, 0)
         action = taken(plan, x, 0)[:, :, None]
         for first in range(0, plan.actions, plan.action_block):
             here = first + tl.arange(0, plan.action_block)[None, None, :] == action
@@ -142,8 +142,6 @@ def write_at_the_action(plan: tl.constexpr, x, results, name: tl.constexpr, valu
 def write_expected(plan: tl.constexpr, x, results, name: tl.constexpr, value):
     """Stores π(a|s_{t+1}) times the value, for every action."""
     if wants(plan, name):
-        if masked(plan):
-            value = tl.where(counts(plan, x, 0), value, 0)
         logits: tl.constexpr = has(plan, "next_target_logits")
         policy: tl.constexpr = "next_target_logits" if logits else "next_target_probs"
         pointer, there = places(plan, x, policy, 0)

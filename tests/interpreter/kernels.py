@@ -151,6 +151,24 @@ def checks_of_policy():
         arguments["actions"] = (arguments["actions"] // 2 - 100).astype(np.int8)
         same(kernel_of(name)(**arguments), oracles.retrace_from_policy(**arguments))
 
+    def masked(op):
+        """What rows hold that do not count shows nowhere, and they have no cotangents."""
+        launch.choose, draws.ACTIONS = small, 3
+        arguments = inputs(name, "logits terminated mask lambda", "TN", 9)
+        hidden = arguments["mask"] == 0
+        for x in arguments.values():
+            if isinstance(x, np.ndarray) and x.shape[:2] == hidden.shape and x.dtype == np.float32:
+                x[hidden] = np.nan
+        data, rest = split(arguments)
+        outputs, vjp = jax.vjp(lambda data: op(**rest, **data), jax.tree.map(jnp.asarray, data))
+        return outputs, vjp(jnp.cos(outputs))
+
+    def masked_rows():
+        got = masked(kernel_of(name))
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(got))
+        same(got, masked(reference.retrace_from_policy))
+
+    yield "masked rows", masked_rows
     yield "narrow actions", narrow
     yield (
         "unusual actions and weights",
