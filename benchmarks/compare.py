@@ -50,11 +50,11 @@ def changes(before: records.Groups, after: records.Groups) -> list[Change]:
         noise = max(records.noise(old), records.noise(new))
         for program in records.LIBRARY:
             if program in old and program in new:
-                ratios = (
+                was, now = (
                     records.median(group[program]) / records.median(group[yardstick])
                     for group in (old, new)
                 )
-                found.append(Change(measure, case, program, yardstick, *ratios, noise))
+                found.append(Change(measure, case, program, yardstick, was, now, noise))
     return sorted(found, key=lambda change: -change.growth)
 
 

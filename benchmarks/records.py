@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -87,7 +88,7 @@ def spread(row: dict[str, Any]) -> tuple[float, float]:
 type Groups = dict[tuple[str, str], dict[str, dict[str, Any]]]
 
 
-def grouped(rows: list[dict[str, Any]]) -> Groups:
+def grouped(rows: Sequence[dict[str, Any]]) -> Groups:
     """(measure, case) -> program -> row, of what was measured."""
     groups: Groups = {}
     for row in rows:

@@ -59,7 +59,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         bounds = [p for p in ("floor", "XLA copy") if any(p in group for group in groups)]
         found = dict.fromkeys(program for group in groups for program in group)
         rest = [p for p in found if p not in (*bounds, "itself", "triton", "library scan")]
-        clock = groups[0][records.subject(groups[0])]["clock"]
+        clock = next(iter(groups[0].values()))["clock"]
         bound = bounds[0] if bounds else ""
         head = ["case", "program", "µs (quartiles)", "A/A", *bounds]
         head += [f"/ {bound}"] if bound else []
@@ -67,7 +67,7 @@ def tables(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield _row([*head, *rest])
         yield _row(["---"] * (len(head) + len(rest)))
         for group in groups:
-            name = records.subject(group)
+            name = str(records.subject(group))
             own = group[name]
             cells = [own["case"], name, _times(own), f"{100 * records.noise(group):.0f}%"]
             cells += [_cell(group, own, bound) for bound in bounds]

@@ -3,7 +3,6 @@
 import itertools
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +54,8 @@ def compile_program(program: Callable, *arguments: Any) -> Compiled:
     run = lowered.compile()
     times.append(time.perf_counter())
     memory = run.memory_analysis()
+    if memory is None:
+        raise RuntimeError("the compiler does not say how much memory the program takes")
     return Compiled(
         run,
         dict(zip(("trace", "lower", "compile"), map(float, np.diff(times)), strict=True)),
@@ -133,10 +134,10 @@ def in_runs(
 
 def from_kernels(runs: Sequence[Sequence[tuple[str, float]]]) -> Samples:
     """Sums the kernels of each run, given as (name, ms)."""
-    kernels = Counter()
+    kernels: dict[str, float] = {}
     for name, ms in runs[0]:
-        kernels[name] += 1e3 * ms
-    return Samples([1e3 * sum(ms for _, ms in run) for run in runs], "cupti", dict(kernels))
+        kernels[name] = kernels.get(name, 0.0) + 1e3 * ms
+    return Samples([1e3 * sum(ms for _, ms in run) for run in runs], "cupti", kernels)
 
 
 def chain(program: Program, fed: Sequence[str], calls: int) -> Callable:

@@ -1,8 +1,9 @@
 """Finds tiles for the kernels: `python -m benchmarks.tune --output tune.json`.
 
 Every tile of a grid is held against the results of the tile that `launch.configs` chooses, and
-timed on the device. What is found is written down by hand in `launch.configs`, as a rule: tiles are
-picked by pure functions of the plan, and never timed in a user's program.
+timed on the device, with the memset that a split takes. What is found is written down by hand in
+`launch.configs`, as a rule: tiles are picked by pure functions of the plan, and never timed in a
+user's program.
 """
 
 import argparse
@@ -137,10 +138,10 @@ def _measure(case: Case, tile: Tile | None) -> dict[str, Any]:
                 error = float(abs(x - y).max() / abs(y).max())
                 if not error <= TOLERANCE[case.dtype]:
                     raise ValueError(f"off by {error:.1e}")
-        row = asdict(timing.device_samples(compiled.run, given))
+        row = asdict(timing.stream_samples(compiled.run, given))
     except Exception as error:
         row = {"failed": f"{type(error).__name__}: {error}"[:200]}
-    made = tile or tile_of(launches.made)
+    made = tile or (launches.made and tile_of(launches.made))
     return {"case": str(case), "tile": made, "is_chosen": tile is None, **row}
 
 

@@ -28,9 +28,9 @@ def progress(updates: int) -> Generator[Callable[[np.ndarray, np.ndarray], None]
         task = bar.add_task("update", total=updates, mean_return="(compiling)")
 
         def on_update(count: np.ndarray, return_sum: np.ndarray) -> None:
-            # An update in which no episode ended leaves the last mean standing.
-            fields = {"mean_return": f"{return_sum / count:.1f}"} if count else {}
-            bar.update(task, advance=1, **fields)
+            bar.advance(task)
+            if count:  # an update in which no episode ended leaves the last mean standing
+                bar.update(task, mean_return=f"{return_sum / count:.1f}")
 
         yield on_update
 

@@ -1,19 +1,10 @@
-"""PPO on gymnax environments in one jitted function, with `rl_triton_jax.gae` inside.
+"""PPO in one jitted function, environments included, vmapped over seeds."""
 
-Run `python -m benchmarks.ppo`. Everything, the environments included, is vmapped over seeds.
-"""
-
-import argparse
-import math
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import flax.linen as nn
 import gymnax
 import jax
 import jax.numpy as jnp
@@ -23,7 +14,7 @@ from gymnax.environments import spaces
 from jax import Array
 
 import rl_triton_jax
-from benchmarks import _ppo_report
+from benchmarks.ppo.policy import ActorCritic
 
 
 @dataclass(frozen=True)
@@ -61,64 +52,6 @@ class Config:
         return self.total_timesteps // (self.envs * self.steps)
 
 
-class Categorical(NamedTuple):
-    """The policy over discrete actions."""
-
-    logits: Array
-
-    def sample(self, key: Array) -> Array:
-        return jax.random.categorical(key, self.logits)
-
-    def log_prob(self, action: Array) -> Array:
-        log_probs = jax.nn.log_softmax(self.logits)
-        return jnp.take_along_axis(log_probs, action[..., None], axis=-1)[..., 0]
-
-    def entropy(self) -> Array:
-        log_probs = jax.nn.log_softmax(self.logits)
-        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
-
-
-class Gaussian(NamedTuple):
-    """The policy over box actions; the components are independent."""
-
-    mean: Array
-    log_std: Array
-
-    def sample(self, key: Array) -> Array:
-        return self.mean + jnp.exp(self.log_std) * jax.random.normal(key, self.mean.shape)
-
-    def log_prob(self, action: Array) -> Array:
-        z = (action - self.mean) * jnp.exp(-self.log_std)
-        return -jnp.sum(0.5 * z**2 + self.log_std + 0.5 * math.log(2 * math.pi), axis=-1)
-
-    def entropy(self) -> Array:
-        return jnp.sum(self.log_std + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
-
-
-class ActorCritic(nn.Module):
-    """Two separate tanh networks: the policy and the state value."""
-
-    action_space: spaces.Discrete | spaces.Box
-    hidden: int
-
-    @nn.compact
-    def __call__(self, observation: Array) -> tuple[Categorical | Gaussian, Array]:
-        def mlp(outputs: int, scale: float) -> Array:
-            x = observation
-            for _ in range(2):
-                x = nn.tanh(
-                    nn.Dense(self.hidden, kernel_init=nn.initializers.orthogonal(2**0.5))(x)
-                )
-            return nn.Dense(outputs, kernel_init=nn.initializers.orthogonal(scale))(x)
-
-        value = mlp(1, scale=1.0)[..., 0]
-        if isinstance(self.action_space, spaces.Discrete):
-            return Categorical(mlp(self.action_space.n, scale=0.01)), value
-        mean = mlp(math.prod(self.action_space.shape), scale=0.01)
-        log_std = self.param("log_std", nn.initializers.zeros, mean.shape[-1:])
-        return Gaussian(mean, jnp.broadcast_to(log_std, mean.shape)), value
-
-
 class Transition(NamedTuple):
     """One row of the rollout. `next_observation` is the true successor, not a reset's."""
 
@@ -135,7 +68,7 @@ class State(NamedTuple):
     """What one update hands to the next, for one seed."""
 
     key: Array
-    params: dict
+    params: Any
     opt_state: optax.OptState
     env_state: object
     observation: Array
@@ -171,7 +104,7 @@ def assign_credit(
 
 
 def make_train(
-    config: Config, on_update: Callable[[Array, Array], None]
+    config: Config, on_update: Callable[[np.ndarray, np.ndarray], None]
 ) -> Callable[[Array], Episodes]:
     """Returns `train(keys)`, to be jitted: one key a seed in, [updates, seeds] Episodes out.
 
@@ -182,6 +115,7 @@ def make_train(
     if not isinstance(action_space, spaces.Discrete | spaces.Box):
         raise ValueError(f"{config.env}: the action space {action_space} is not supported")
     network = ActorCritic(action_space, config.hidden)
+    forward: Any = network.apply  # to flax it may return variables, too
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adam(
@@ -224,7 +158,7 @@ def make_train(
 
     def act(state: State, _: None) -> tuple[State, tuple[Transition, Episodes]]:
         key, action_key, step_key = jax.random.split(state.key, 3)
-        policy, _ = network.apply(state.params, state.observation)
+        policy, _ = forward(state.params, state.observation)
         action = policy.sample(action_key)
         observation, env_state, reward, terminated, truncated, final = jax.vmap(step)(
             jax.random.split(step_key, config.envs), state.env_state, action
@@ -244,9 +178,9 @@ def make_train(
         )
         return state, (transition, episodes)
 
-    def loss(params: dict, batch: tuple[Transition, Array, Array]) -> Array:
+    def loss(params: Any, batch: tuple[Transition, Array, Array]) -> Array:
         transition, advantage, target = batch
-        policy, value = network.apply(params, transition.observation)
+        policy, value = forward(params, transition.observation)
         ratio = jnp.exp(policy.log_prob(transition.action) - transition.log_prob)
         advantage = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
         gain = jnp.minimum(
@@ -266,8 +200,8 @@ def make_train(
     def update(state: State) -> tuple[State, Episodes]:
         """One rollout, its credit assignment, and the epochs of minibatches over it."""
         state, (rollout, episodes) = jax.lax.scan(act, state, None, config.steps)
-        _, values = network.apply(state.params, rollout.observation)
-        _, next_values = network.apply(state.params, rollout.next_observation)
+        _, values = forward(state.params, rollout.observation)
+        _, next_values = forward(state.params, rollout.next_observation)
         advantages, targets = assign_credit(
             config, rollout.reward, values, next_values, rollout.terminated, rollout.truncated
         )
@@ -295,93 +229,3 @@ def make_train(
         return jax.lax.scan(body, jax.vmap(init)(keys), None, config.updates)[1]
 
     return train
-
-
-def credit_seconds(config: Config, calls: int = 100) -> float:
-    """Seconds of a standalone call of `assign_credit` over all seeds, the median of five means."""
-    shape = (config.seeds, config.steps, config.envs)
-    floats = jax.random.normal(jax.random.key(0), (3, *shape))
-    flags = jax.random.bernoulli(jax.random.key(1), 0.01, (2, *shape))
-    assign = jax.jit(jax.vmap(partial(assign_credit, config)))
-    jax.block_until_ready(assign(*floats, *flags))
-    means = []
-    for _ in range(5):
-        start = time.perf_counter()
-        for _ in range(calls):
-            output = assign(*floats, *flags)
-        jax.block_until_ready(output)
-        means.append((time.perf_counter() - start) / calls)
-    return statistics.median(means)
-
-
-def parse(argv: list[str] | None) -> tuple[Config, Path]:
-    """Reads the command line: what to train and where the plot goes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    option = parser.add_argument
-    option(
-        "--env",
-        choices=gymnax.registered_envs,
-        metavar="ENV",
-        default=Config.env,
-        help="a gymnax environment",
-    )
-    option("--seeds", type=int, default=Config.seeds, help="how many, trained side by side")
-    option("--envs", type=int, default=Config.envs, help="environments of a seed")
-    option("--steps", type=int, default=Config.steps, help="rollout length")
-    option(
-        "--total-timesteps",
-        type=int,
-        default=Config.total_timesteps,
-        help="environment steps of a seed, all its environments together",
-    )
-    option(
-        "--implementation",
-        choices=("scan", "associative_scan", "triton"),
-        help="passed on to gae; None is the library's own choice",
-    )
-    option("--plot", type=Path, help="the learning curve's PNG; None is ppo_<env>.png")
-    arguments = vars(parser.parse_args(argv))
-    plot = arguments.pop("plot") or Path(f"ppo_{arguments['env']}.png")
-    try:
-        return Config(**arguments), plot
-    except ValueError as error:
-        parser.error(str(error))
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Trains, then prints the table and writes the learning curve."""
-    config, plot = parse(argv)
-    keys = jax.vmap(jax.random.key)(jnp.arange(config.seeds))
-    with _ppo_report.progress(config.updates) as on_update:
-        start = time.perf_counter()
-        train = jax.jit(make_train(config, on_update)).lower(keys).compile()
-        compiled = time.perf_counter()
-        episodes = jax.block_until_ready(train(keys))
-        ended = time.perf_counter()
-        jax.effects_barrier()  # the last callbacks, before the bar closes
-
-    timesteps = config.updates * config.steps * config.envs
-    run_seconds = ended - compiled
-    call_seconds = credit_seconds(config)
-    count, return_sum = map(np.asarray, episodes)
-    title = f"PPO on {config.env}"
-    _ppo_report.print_table(
-        f"{title}, {config.seeds} seeds of {timesteps:,} steps, {jax.devices()[0].device_kind}",
-        _ppo_report.mean_returns(count, return_sum, bins=10)[-1],
-        {
-            "compile time": f"{compiled - start:.1f} s",
-            "run time": f"{run_seconds:.1f} s",
-            "steps/s, all seeds": f"{config.seeds * timesteps / run_seconds:,.0f}",
-            "one call of gae": f"{call_seconds * 1e3:.3f} ms",
-            "credit assignment's share": f"{call_seconds * config.updates / run_seconds:.2%}",
-        },
-    )
-    curve = _ppo_report.mean_returns(count, return_sum, bins=100)
-    _ppo_report.plot_curve(plot, title, curve, timesteps)
-    print(f"learning curve: {plot}")
-
-
-if __name__ == "__main__":
-    main()
