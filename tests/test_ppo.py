@@ -32,12 +32,8 @@ def test_command_line(tmp_path, capsys):
     from benchmarks.ppo.__main__ import main
 
     plot = tmp_path / "curve.png"
-    main(
-        [
-            *["--seeds", "1", "--envs", "2", "--steps", "16", "--total-timesteps", "96", "--plot"],
-            str(plot),
-        ]
-    )
+    sizes = ("--seeds", "1", "--envs", "2", "--steps", "16", "--total-timesteps", "96")
+    main([*sizes, "--plot", str(plot)])
     assert plot.stat().st_size > 1000
     assert re.search(r"credit assignment's share.*%", capsys.readouterr().out)
 
