@@ -1,9 +1,9 @@
 """A small run of every kernel, for tools that watch a process: `python -m tests.gpu.every_kernel`,
 or of those of the operations that are named.
 
-An operation and its derivative, time-major and batch-major, with time split over programs, and with
-masked rows, where it never is; ragged tiles. Results are not looked at. All of an operation is
-one program for XLA, since such tools take their time for every module that is loaded.
+An operation and its derivative by the data, time-major and batch-major, with time split over
+programs, and with masked rows, where it never is; ragged tiles. Results are not looked at. All of
+an operation is one program for XLA, since such tools take their time for every module.
 """
 
 import sys
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import rl_triton_jax
-from tests.inputs import OPTIONS, make
+from tests.inputs import DATA, OPTIONS, make
 
 SHAPES = (((45, 6), 0), ((700, 6), 0), ((17_000, 3), 0), ((6, 45), 1), ((6, 5000), 1))
 """And the axis of time: in one block, in several, in groups of them."""
@@ -26,8 +26,8 @@ def draw(op, options, shape, axis):
     arguments = make(op, options, shape, axis, rng=np.random.default_rng(0))
     arrays = {k: x for k, x in arguments.items() if isinstance(x, np.ndarray)}
     static = {k: x for k, x in arguments.items() if k not in arrays}
-    moving = {k: x for k, x in arrays.items() if x.dtype == np.float32 and k != "mask"}
-    still = {k: x for k, x in arrays.items() if k not in moving}
+    moving = {k: x for k, x in arrays.items() if k in DATA}
+    still = {k: x for k, x in arrays.items() if k not in DATA}
     return moving, still, static
 
 
