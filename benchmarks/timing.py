@@ -18,7 +18,7 @@ CALLS = {"kernel": 16, "parallel": 8, "loop": 4}
 """Calls in a chain. More kernels would leave the range of float32, as every call enlarges its data;
 more of the others would take long to compile."""
 
-REPEATS, WARM_UP = 15, 3
+REPEATS, WARM_UP = 51, 3
 """Timed runs of each chain, after untimed ones."""
 
 SECONDS, FEWEST, MOST = 0.2, 3, 20
