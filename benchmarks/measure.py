@@ -3,21 +3,18 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks import peers, registry, timing, workers
+from benchmarks import bounds, peers, registry, timing, workers
 from benchmarks.baselines import ORACLE, PROGRAMS, Program, is_loop, runs, subject
 from benchmarks.registry import OPS, Case, Job
+from benchmarks.timing import Row, Sample
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 5e-2}
 """Relative to the largest number of an array."""
-
-type Row = dict[str, Any]
-type Sample = Callable[..., timing.Samples]
 
 
 class WrongResult(Exception):
@@ -108,11 +105,6 @@ def _expected(case: Case, given: Mapping[str, jax.Array]) -> tuple:
     return jax.jit(PROGRAMS[ORACLE](case))(wide)
 
 
-def _timed(compiled: timing.Compiled, *arguments: Any, sample: Sample) -> Row:
-    samples = sample(compiled.run, *arguments)
-    return {**vars(samples), "seconds": compiled.seconds, "memory": compiled.bytes}
-
-
 def _device(
     case: Case, names: list[str], sample: Sample = timing.device_samples
 ) -> Iterator[tuple[str, Row]]:
@@ -127,42 +119,17 @@ def _device(
             return vars(sample(_compile(case, subject(), given).run, given))
         if name == "floor":
             sizes = tuple((k, x.shape, x.dtype) for k, x in given.items())
-            return _floor(sizes, tuple(shapes), sample)
+            return bounds.floor(sizes, tuple(shapes), sample)
         if name == "XLA copy":
-            return _copy(moved, sample)
+            return bounds.copy(moved, sample)
         if name in peers.PEERS:
             return _peer(case, name, given)
         compiled = _compile(case, name, given)
         found = _checked(case, compiled.run(given), expected)
-        return {**_timed(compiled, given, sample=sample), "error": found}
+        return {**timing.timed(compiled, given, sample=sample), "error": found}
 
     for name in names:
         yield name, {"bytes": moved, **_attempt(partial(row, name))}
-
-
-@cache
-def _floor(arguments: tuple, outputs: tuple, sample: Sample) -> Row:
-    """The fastest of the floor kernel's tiles; arrays of the same sizes share it."""
-    from benchmarks import floor
-
-    rng = np.random.default_rng(0)
-    given = {
-        name: jax.device_put(rng.integers(1, 100, shape).astype(dtype))
-        for name, shape, dtype in arguments
-    }
-    found = {}
-    for tile in floor.TILES:
-        compiled = timing.compile_program(floor.floor(given, outputs, tile), given)
-        found[tile] = _timed(compiled, given, sample=sample)
-    best = min(found, key=lambda tile: np.median(found[tile]["us"]))
-    return {**found[best], "tile": best}
-
-
-@cache
-def _copy(moved: int, sample: Sample) -> Row:
-    """An XLA kernel that reads half of the bytes and writes as many."""
-    x = jnp.arange(1, 1 + max(moved // 8, 1), dtype=jnp.float32)
-    return _timed(timing.compile_program(lambda x: x + 1, x), x, sample=sample)
 
 
 def _peer(case: Case, name: str, given: Mapping[str, jax.Array]) -> Row:
@@ -205,7 +172,7 @@ def _grad(case: Case, names: list[str]) -> Iterator[tuple[str, Row]]:
         if name == "itself":
             return vars(timing.device_samples(compiled(subject()).run, *arguments))
         found = _checked(case, compiled(name).run(*arguments), expected)
-        timed = _timed(compiled(name), *arguments, sample=timing.device_samples)
+        timed = timing.timed(compiled(name), *arguments, sample=timing.device_samples)
         return {**timed, "error": found}
 
     for name in names:

@@ -43,6 +43,13 @@ class Samples:
     kernels: dict[str, float] = field(default_factory=dict)
 
 
+type Row = dict[str, Any]
+"""What a record says of one program."""
+
+type Sample = Callable[..., Samples]
+"""Takes a compiled program and its arguments."""
+
+
 def compile_program(program: Callable, *arguments: Any) -> Compiled:
     """Traces, lowers and compiles a function of these arguments."""
     times = [time.perf_counter()]
@@ -119,6 +126,12 @@ def stream_samples(run: Callable, *arguments: Any) -> Samples:
             for event in line.events
         ]
     return replace(from_kernels(in_runs(events, MOST)), clock="stream")
+
+
+def timed(compiled: Compiled, *arguments: Any, sample: Sample) -> Row:
+    """A row of a record: the samples of a program, what making it took, and its memory."""
+    samples = sample(compiled.run, *arguments)
+    return {**vars(samples), "seconds": compiled.seconds, "memory": compiled.bytes}
 
 
 def in_runs(
