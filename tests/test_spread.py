@@ -120,15 +120,18 @@ def same(got, expected):
         np.testing.assert_allclose(x / scale, y / scale, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("by_action", [False, True])
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_tables_spread(kind, local_shapes):
-    """Over lanes, with their actions together."""
-    op = "retrace_from_policy"
+def test_tables_spread(kind, by_action, local_shapes, monkeypatch):
+    """Over lanes, each with all of its actions: those are gathered if they were apart."""
+    monkeypatch.setattr("tests.inputs.ACTIONS", 4)
+    op, names = "retrace_from_policy", ("rewards", "q_values", "next_q_values")
     operands, static = inputs(op, "probs terminated", (T, LANES))
-    mesh = jax.make_mesh((8,), ("env",), (kind,))
-    specs = {k: P(*(None, "env", None)[: x.ndim]) for k, x in operands.items()}
-    placed = {k: jax.device_put(x, NamedSharding(mesh, specs[k])) for k, x in operands.items()}
-    names = ("rewards", "q_values", "next_q_values")
+    mesh = jax.make_mesh((4, 2), ("env", "action"), (kind, kind))
+    axes = (None, "env", "action" if by_action else None)
+    placed = {
+        k: jax.device_put(x, NamedSharding(mesh, P(*axes[: x.ndim]))) for k, x in operands.items()
+    }
 
     def both(function, x):
         return function(x), grad_of(*names)(function, x), grad_of("next_q_values")(function, x)
@@ -136,8 +139,8 @@ def test_tables_spread(kind, local_shapes):
     with jax.set_mesh(mesh):
         function = bind(static, op, implementation="triton")
         program = jax.jit(partial(both, function)).lower(placed).compile()
-    assert "all-gather" not in program.as_text()
-    assert local_shapes[-1][1] == LANES // 8
+    assert ("all-gather" in program.as_text()) == by_action
+    assert local_shapes[-1][1] == LANES // 4
     got = jax.device_get(program(placed))
     same(got, both(bind(static, op, library=reference), operands))
 
