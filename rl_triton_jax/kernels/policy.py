@@ -30,9 +30,15 @@ def places(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 
 
 @triton.jit
+def in_block(plan: tl.constexpr, first):
+    """The actions of the block that starts with this one."""
+    return (first + tl.arange(0, plan.action_block))[None, None, :]
+
+
+@triton.jit
 def block_of(plan: tl.constexpr, pointer, there, first, other):
     """A block of actions of a table."""
-    action = (first + tl.arange(0, plan.action_block))[None, None, :]
+    action = in_block(plan, first)
     mask = there[:, :, None] & (action < plan.actions)
     return tl.load(pointer[:, :, None] + action, mask=mask, other=other).to(plan.dtype)
 
@@ -122,7 +128,7 @@ def store_block(plan: tl.constexpr, x, results, name: tl.constexpr, first, value
     if masked(plan):
         value = tl.where(counts(plan, x, 0)[:, :, None], value, 0)
     pointer = results[1][slot(plan.results, name)]
-    action = (first + tl.arange(0, plan.action_block))[None, None, :]
+    action = in_block(plan, first)
     there = exists_in(plan, x, 0, plan.length) & x[3]
     mask = there[:, :, None] & (action < plan.actions)
     tl.store(pointer[:, :, None] + action, value.to(pointer.dtype.element_ty), mask=mask)
@@ -134,8 +140,8 @@ def write_at_the_action(plan: tl.constexpr, x, results, name: tl.constexpr, valu
     if wants(plan, name):
         action = taken(plan, x, 0)[:, :, None]
         for first in range(0, plan.actions, plan.action_block):
-            here = first + tl.arange(0, plan.action_block)[None, None, :] == action
-            store_block(plan, x, results, name, first, tl.where(here, value[:, :, None], 0))
+            chosen = tl.where(in_block(plan, first) == action, value[:, :, None], 0)
+            store_block(plan, x, results, name, first, chosen)
 
 
 @triton.jit

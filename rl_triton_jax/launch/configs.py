@@ -78,8 +78,9 @@ def choose(plan: Plan) -> Config:
 
 
 FEW, MANY = 1024, 1 << 22
-"""With fewer lanes than FEW, the GPU is not busy unless time is split, be it short; with as many
-rows of lanes as MANY, memory is, and programs that share time keep it busy with fewer registers."""
+"""With fewer lanes than FEW, the GPU is not busy unless time is split, which takes a memset; with
+as many rows of lanes as MANY, memory is, and programs that share time keep it busy with fewer
+registers."""
 
 STREAMS = {1: (16, 8, 32, 4), 2: (16, 8, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
 """Tiles for MANY, by the number of operands that have rows: the fewer, the more rows a program has
@@ -87,33 +88,47 @@ of them, and a warp."""
 
 
 def _columns(plan: Plan) -> Config:
-    all_lanes = plan.outer_size * plan.lanes
-    few, size = all_lanes < FEW, all_lanes * plan.length
+    lanes = plan.outer_size * plan.lanes
+    size = lanes * plan.length
     if plan.length <= 64:
-        tile = (8, 8, 32 if plan.length <= 32 or all_lanes > 2 * FEW else 16, 4)
-    elif plan.lanes < 8 and not few:
-        tile = (2, 64, plan.lanes, 4)  # the rows of a thread lie side by side
-    elif few and 128 < plan.length <= 512:  # a split would take longer to prepare than it saves
-        tile = (8, 64, 8, 16) if plan.heavy else (16, 32, 8, 8)
-    elif plan.heavy and plan.length <= 256 and not few:
-        tile = (8, 32, 16, 8 if size < MANY else 4)
-    elif plan.can_split and size >= MANY and not few:
-        tile = STREAMS[min(len(plan.with_rows), 4)]
-    elif plan.length <= 128 and not few:
-        tile = (8, 16, 16, 8 if 4 * size <= MANY else 4)
-    elif plan.length <= 256 and not few:
-        tile = (16, 16, 16, 8)
-    elif plan.heavy:
-        tile = (8, 16, 16, 8)
-    elif plan.length <= 512 and not few:
-        tile = (16, 32, 16, 16)
-    elif plan.length <= 2048 and plan.can_split:
-        tile = (16, 8, 16, 4)
-    elif plan.can_split and 2 * size >= MANY and len(plan.with_rows) <= 3:
-        tile = (32, 8, 16, 4)
+        tile = (8, 8, 32 if plan.length <= 32 or lanes > 2 * FEW else 16, 4)
+    elif lanes < FEW:
+        tile = _of_few_lanes(plan, size)
     else:
-        tile = (16, 16, 16, 8)
+        tile = _of_many_lanes(plan, size)
     return columns(plan, *tile, split=True)
+
+
+def _of_few_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
+    if 128 < plan.length <= 512:  # what a split saves is less than its memset
+        return (8, 64, 8, 16) if plan.heavy else (16, 32, 8, 8)
+    return _of_long_windows(plan, size)
+
+
+def _of_many_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
+    if plan.lanes < 8:
+        return 2, 64, plan.lanes, 4  # the rows of a thread lie side by side
+    if plan.heavy and plan.length <= 256:
+        return 8, 32, 16, 8 if size < MANY else 4
+    if plan.can_split and size >= MANY:
+        return STREAMS[min(len(plan.with_rows), 4)]
+    if plan.length <= 128:
+        return 8, 16, 16, 8 if 4 * size <= MANY else 4
+    if plan.length <= 256:
+        return 16, 16, 16, 8
+    if plan.length <= 512 and not plan.heavy:
+        return 16, 32, 16, 16
+    return _of_long_windows(plan, size)
+
+
+def _of_long_windows(plan: Plan, size: int) -> tuple[int, int, int, int]:
+    if plan.heavy:
+        return 8, 16, 16, 8
+    if plan.can_split and plan.length <= 2048:
+        return 16, 8, 16, 4
+    if plan.can_split and 2 * size >= MANY and len(plan.with_rows) <= 3:
+        return 32, 8, 16, 4
+    return 16, 16, 16, 8
 
 
 def _rows(plan: Plan) -> Config:

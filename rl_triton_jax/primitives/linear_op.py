@@ -30,7 +30,7 @@ from rl_triton_jax import config, rules
 from rl_triton_jax.primitives import lowering
 from rl_triton_jax.primitives.lowering import Recurrence
 from rl_triton_jax.recurrences import linear
-from rl_triton_jax.recurrences.rows import Rows, Terms, lanes_of, no_lanes, shape_of
+from rl_triton_jax.recurrences.rows import Rows, Terms, lanes_of, no_lanes, result_types, shape_of
 from rl_triton_jax.recurrences.solvers import SOLVERS
 
 
@@ -144,8 +144,8 @@ def _types(*avals, operands, axis, results, actions=None, **_):
     lanes = lanes_of(dict(zip(operands, avals, strict=True)), axis)
     apart = no_lanes(axis, len(lanes), actions)
     return [
-        rules.result_type(shape_of(name, lanes, axis, rows, actions), dtype, avals, apart)
-        for name, rows, dtype in results
+        rules.result_type(x.shape, x.dtype, avals, apart)
+        for x in result_types(results, lanes, axis, actions).values()
     ]
 
 

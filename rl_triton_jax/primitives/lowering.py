@@ -16,7 +16,15 @@ from jax.interpreters import mlir
 from rl_triton_jax import config, rules
 from rl_triton_jax.launch import availability
 from rl_triton_jax.primitives import sharding
-from rl_triton_jax.recurrences.rows import Arrays, Rows, Solver, lanes_of, no_lanes, shape_of
+from rl_triton_jax.recurrences.rows import (
+    Arrays,
+    Rows,
+    Solver,
+    lanes_of,
+    no_lanes,
+    result_types,
+    shape_of,
+)
 from rl_triton_jax.recurrences.solvers import SOLVERS
 
 type Recurrence = Callable[[Rows], Arrays]
@@ -68,10 +76,8 @@ def evaluate(
         solver=solver,
     )
     if 0 in x.shape:
-        return [
-            jnp.zeros(shape_of(name, x.lanes, axis, rows, actions), out_dtype)
-            for name, rows, out_dtype in results
-        ]
+        out = result_types(results, x.lanes, axis, actions)
+        return [jnp.zeros(y.shape, y.dtype) for y in out.values()]
     found = {name: y for name, y in recurrence(x).items() if y is not None}
 
     def finish(name: str, rows: int, out_dtype: Any) -> jax.Array:
@@ -125,15 +131,10 @@ def _launch(
 
     params.pop("data", None)
     given = dict(zip(operands, arrays, strict=True))
-    lanes = lanes_of(given, axis)
-    out = {
-        result: jax.ShapeDtypeStruct(shape_of(result, lanes, axis, rows, actions), out_dtype)
-        for result, rows, out_dtype in results
-    }
     return triton.call(
         name,
         given,
-        out,
+        result_types(results, lanes_of(given, axis), axis, actions),
         axis=axis,
         has_actions=actions is not None,
         compute_capability=availability.compute_capability() if platform == "cuda" else None,

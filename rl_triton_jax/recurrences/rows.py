@@ -5,7 +5,7 @@ or a derivative evaluates them, and row t when a sequential loop does. Every ope
 rank, its time axis full or 1 (see `rl_triton_jax.rules`).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -50,6 +50,16 @@ def shape_of(
     """The shape of so many rows of an operand or a result."""
     shape = with_time(lanes, axis, rows)
     return (*shape[:-1], actions) if actions is not None and name in TABLES else shape
+
+
+def result_types(
+    results: Sequence[tuple[str, int, Any]], lanes: tuple[int, ...], axis: int, actions: int | None
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shape and type of each result, from its name, rows and type."""
+    return {
+        name: jax.ShapeDtypeStruct(shape_of(name, lanes, axis, rows, actions), dtype)
+        for name, rows, dtype in results
+    }
 
 
 def no_lanes(axis: int, rank: int, actions: int | None) -> tuple[int, ...]:
