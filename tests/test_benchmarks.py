@@ -292,6 +292,7 @@ def test_tuning_tries_tiles_of_a_grid():
         dtype=tl.float32,
         index=(jnp.int32, jnp.int64),
         largest_log=80.0,
+        can_hold=(),
         can_split=True,
         options={"successor": "next_values"},
     )

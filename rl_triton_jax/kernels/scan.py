@@ -10,8 +10,9 @@ import triton.language as tl
 from rl_triton_jax.kernels.exchange import exchange, only
 from rl_triton_jax.kernels.flags import one
 from rl_triton_jax.kernels.gate import coefficient, follow, number, then, times
+from rl_triton_jax.kernels.hold import hold
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
-from rl_triton_jax.kernels.operands import has, masked, read
+from rl_triton_jax.kernels.operands import count, has, masked, read
 from rl_triton_jax.kernels.recurrences import finish, needs_before, terms
 from rl_triton_jax.kernels.tiles import (
     fetch,
@@ -120,8 +121,8 @@ def columns(
                 x_s = (operands, outer, inner, inside, t + step, (), ())
                 pointers = moved(tiles, step, row_strides(plan))
                 fetched = fetched + (fetch(plan, x_s, pointers, sure(plan, s)),)
-            if plan.heavy:  # or the assembler moves loads down to where they are used
-                tl.debug_barrier()
+            if count(plan.held) > 0:
+                fetched = hold(plan, fetched, operands[0])
         a, b = one(plan), tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):

@@ -82,7 +82,7 @@ FEW, MANY = 1024, 1 << 22
 as many rows of lanes as MANY, memory is, and programs that share time keep it busy with fewer
 registers."""
 
-STREAMS = {1: (16, 8, 32, 4), 2: (16, 8, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
+STREAMS = {1: (16, 8, 32, 4), 2: (32, 4, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
 """Tiles for MANY, by the number of operands that have rows: the fewer, the more rows a program has
 of them, and a warp."""
 
@@ -92,6 +92,8 @@ def _columns(plan: Plan) -> Config:
     size = lanes * plan.length
     if plan.length <= 64:
         tile = (8, 8, 32 if plan.length <= 32 or lanes > 2 * FEW else 16, 4)
+    elif not plan.can_split and len(plan.with_rows) >= 4:
+        tile = _of_wide_rows(plan, lanes)
     elif lanes < FEW:
         tile = _of_few_lanes(plan, size)
     else:
@@ -99,34 +101,43 @@ def _columns(plan: Plan) -> Config:
     return columns(plan, *tile, split=True)
 
 
+def _of_wide_rows(plan: Plan, lanes: int) -> tuple[int, int, int, int]:
+    """With a mask or in float64, a thread has registers for 8 numbers of so many operands."""
+    if 128 < plan.length <= 512 and lanes < FEW:
+        return 8, 64, 8, 16
+    if 128 < plan.length <= 256:
+        return 8, 32, 16, 16
+    return 8, 16, 16, 8
+
+
 def _of_few_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
-    if 128 < plan.length <= 512:  # what a split saves is less than its memset
-        return (8, 64, 8, 16) if plan.heavy else (16, 32, 8, 8)
+    if 128 < plan.length <= 512:
+        return 16, 32, 8, 8  # what a split saves is less than its memset
     return _of_long_windows(plan, size)
 
 
 def _of_many_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
     if plan.lanes < 8:
         return 2, 64, plan.lanes, 4  # the rows of a thread lie side by side
-    if plan.heavy and plan.length <= 256:
-        return 8, 32, 16, 8 if size < MANY else 4
-    if plan.can_split and size >= MANY:
-        return STREAMS[min(len(plan.with_rows), 4)]
+    streams = min(len(plan.with_rows), 4)
+    if plan.can_split and (2 * size if streams == 4 else size) >= MANY:
+        if streams == 3 and 256 < plan.length <= 512:
+            return 8, 8, 32, 4  # up to 8 parts tell each other without a scan
+        return STREAMS[streams]
     if plan.length <= 128:
         return 8, 16, 16, 8 if 4 * size <= MANY else 4
     if plan.length <= 256:
         return 16, 16, 16, 8
-    if plan.length <= 512 and not plan.heavy:
+    if plan.length <= 512:
         return 16, 32, 16, 16
     return _of_long_windows(plan, size)
 
 
 def _of_long_windows(plan: Plan, size: int) -> tuple[int, int, int, int]:
-    if plan.heavy:
-        return 8, 16, 16, 8
-    if plan.can_split and plan.length <= 2048:
+    large = 2 * size >= MANY
+    if plan.can_split and (plan.length <= 2048 or (large and len(plan.with_rows) >= 4)):
         return 16, 8, 16, 4
-    if plan.can_split and 2 * size >= MANY and len(plan.with_rows) <= 3:
+    if plan.can_split and large:
         return 32, 8, 16, 4
     return 16, 16, 16, 8
 

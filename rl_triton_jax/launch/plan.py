@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -23,13 +23,13 @@ class Plan:
     """The compile-time argument of a kernel.
 
     `family` names its terms, `kind` the estimator; `rows` and `widths` say how many rows a result
-    has, and how many numbers each of them; `outer` and `inner` are the sizes of the merged axes,
-    `lanes` their number along inner; `columns` says that the tile lies along inner and `can_split`
-    that time may be split over programs. Of the tile that a configuration chose: `even` says that
-    all rows of every tile exist, `whole` that all lanes do, `action_block` is how many actions it
-    holds, `blocks` how many of them time takes, and `parts` over how many programs it is split, in
-    groups of `group`; each of them reads so many of the others' `words` in each of so many
-    `places`.
+    has, and how many numbers each of them; operands that are `held` are not used before all are
+    read; `outer` and `inner` are the sizes of the merged axes, `lanes` their number along inner;
+    `columns` says that the tile lies along inner and `can_split` that time may be split over
+    programs. Of the tile that a configuration chose: `even` says that all rows of every tile exist,
+    `whole` that all lanes do, `action_block` is how many actions it holds, `blocks` how many of
+    them time takes, and `parts` over how many programs it is split, in groups of `group`; each of
+    them reads so many of the others' `words` in each of so many `places`.
     """
 
     kind: str
@@ -41,6 +41,7 @@ class Plan:
     rows: tuple[int, ...]
     widths: tuple[int, ...]
     data: tuple[str, ...]
+    held: tuple[str, ...]
     can_split: bool
     length: int
     outer: Shape
@@ -113,6 +114,7 @@ class Plan:
         words = max(group, -(-parts // group))
         # a few are read one after the other; of more, every thread reads others
         places = min(power_of_2(words), max(32 * warps // lanes, 1)) if words > 8 else 1
+        in_a_row = 8 if places == 1 else 4  # they take registers
         return replace(
             self,
             even=self.length % block == 0,
@@ -121,7 +123,7 @@ class Plan:
             blocks=-(-self.length // block),
             parts=parts,
             places=places,
-            words=min(power_of_2(-(-words // places)), 8),
+            words=min(power_of_2(-(-words // places)), in_a_row),
             group=group,
         )
 
@@ -146,6 +148,9 @@ FAMILIES = {
 ESTIMATORS = {"retrace_from_policy": "retrace"}
 """Primitive -> the estimator, where it is known by another name."""
 
+COEFFICIENTS = {"a", "gamma", "lambda_", "log_rho", "rho", "terminated", "trace", "truncated"}
+"""Operands whose numbers are multiplied from row to row (of flags, if they are numbers)."""
+
 DATA = {"errors": "rewards", "returns": "rewards", "traces": "x", "sum": "x", "linear": "b"}
 """Family -> its first data operand."""
 
@@ -160,6 +165,7 @@ def make_plan(
     dtype: Any,
     index: tuple[Any, Any],
     largest_log: float,
+    can_hold: Container[str],
     can_split: bool,
     options: Mapping[str, Any],
 ) -> Plan:
@@ -174,6 +180,7 @@ def make_plan(
       dtype: Triton's type of the accumulation.
       index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
       largest_log: what exp may be applied to without overflow.
+      can_hold: operands that may wait until all are read.
       can_split: whether time may be split over programs.
       options: the primitive's other parameters.
     """
@@ -199,6 +206,11 @@ def make_plan(
         rows=rows,
         widths=tuple(widths.get(name, 1) for name in results),
         data=(DATA[family],),
+        held=tuple(
+            name
+            for name, layout in zip(shapes, found, strict=True)
+            if layout.time != 0 and name in COEFFICIENTS and name in can_hold
+        ),
         can_split=can_split,
         length=length,
         outer=outer,
