@@ -35,7 +35,7 @@ IN_GRAPH = (
 SHORT = 32
 """A loop over more rows cannot be what is fastest."""
 GRAD = ("triton", "itself", "library associative_scan", "lax.associative_scan")
-STREAM = ("triton", "itself", "floor", "lax.associative_scan")
+FLOOR = ("triton", "itself", "floor", "lax.associative_scan")
 PEERS = ("triton", "itself", "floor", "rl-triton", "PufferLib")
 
 TN = [
@@ -49,6 +49,7 @@ STN = [(2048, 128, 4), (30, 64, 1024), (4, 512, 4096)]
 TNK = [(128, 1024, 4)]
 SPLIT = [(65536, 64), (8192, 64), (65536, 16), (1024, 64), (2048, 64), (1048576, 1), (128, 32768)]
 MAIN = [(128, 4096), (2048, 4096)]
+AS_LARGE = [((512, 4096), "TN"), ((1024, 8192), "TN"), ((4, 512, 4096), "STN")]
 ONE_AXIS_OPS = [op for op in OPS if op != "retrace_from_policy"]
 
 
@@ -58,11 +59,14 @@ def layouts(op: str, steps: int, envs: int) -> tuple[Case, Case]:
 
 
 def _table() -> Iterator[Job]:
-    """Every operation at two shapes, time-major and batch-major."""
-    for steps, envs in MAIN:
-        for op in ONE_AXIS_OPS:
+    """Every operation at two shapes, time-major and batch-major; and beside the floor at others, of
+    which each has tiles of its own."""
+    for op in ONE_AXIS_OPS:
+        for steps, envs in MAIN:
             for case in layouts(op, steps, envs):
                 yield Job(case, "device", TABLE)
+        for shape, layout in AS_LARGE:
+            yield Job(Case(op, shape, layout), "device", FLOOR)
 
 
 def _shapes() -> Iterator[Job]:
@@ -79,7 +83,7 @@ def _split() -> Iterator[Job]:
     """gae where time is split over programs, memset included; in a run of its own."""
     for steps, envs in SPLIT:
         for case in layouts("gae", steps, envs):
-            yield Job(case, "stream", STREAM)
+            yield Job(case, "stream", FLOOR)
 
 
 def _policy() -> Iterator[Job]:
