@@ -9,8 +9,11 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+from rl_triton_jax.launch import availability
 from tests import test_kernel_budget as budget
 
 pytestmark = budget.pytestmark
@@ -60,3 +63,20 @@ def test_loads_come_first(op, shape):
     for kernel, params in budget.launches(op, True, 90, SHAPES[shape]).items():
         most, count = on_their_way(budget.compiled(**params).asm["cubin"])
         assert most >= AT_ONCE.get(kernel, MOST) * count, f"{kernel}: {most} of {count} at once"
+
+
+HELD = {"vtrace": ("log_rho",), "retrace": ("log_rho",), "linear_recurrence": ("a",)}
+
+
+@pytest.mark.parametrize("op", budget.CALLS)
+def test_coefficients_wait(op):
+    """Those that are read for every row; not flags, which cost no product."""
+    for kernel, params in budget.launches(op, True, 90, budget.SHAPE).items():
+        assert params["plan"].held == HELD.get(op, ()), kernel
+
+
+def test_what_waits_in_ptx():
+    types = {"gamma": jnp.float32, "terminated": jnp.bool_, "a": jnp.int32}
+    operands = {name: jax.ShapeDtypeStruct((3,), dtype) for name, dtype in types.items()}
+    assert availability.can_hold(True, operands) == ("gamma", "a")
+    assert availability.can_hold(False, operands) == ()
