@@ -123,7 +123,7 @@ def exchange(plan: tl.constexpr, words, part, lane, inside, at_end, a, b, h, axi
     words = words.to(tl.pointer_type(tl.int64))
     own, a = tl.broadcast(words + (part * LANES + lane), a)
     publish(own, pack(a, b), at_end & inside)
-    if plan.parts == plan.group:
+    if plan.groups == 1:
         return after(plan, words, part, lane, inside, None, h, axis)[1]
     else:
         group, n = part // plan.group, part % plan.group

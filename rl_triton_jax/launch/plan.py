@@ -111,21 +111,25 @@ class Plan:
         time split into parts."""
         across = self.lanes if self.columns else self.outer_size
         group = parts if parts <= LARGEST_GROUP else power_of_2(math.isqrt(parts - 1) + 1)
-        words = max(group, -(-parts // group))
+        split = replace(self, parts=parts, group=group)
+        words = max(group, split.groups)
         # a few are read one after the other; of more, every thread reads others
         places = min(power_of_2(words), max(32 * warps // lanes, 1)) if words > 8 else 1
         in_a_row = 8 if places == 1 else 4  # they take registers
         return replace(
-            self,
+            split,
             even=self.length % block == 0,
             whole=across % lanes == 0,
             action_block=actions,
             blocks=-(-self.length // block),
-            parts=parts,
             places=places,
             words=min(power_of_2(-(-words // places)), in_a_row),
-            group=group,
         )
+
+    @property
+    def groups(self) -> int:
+        """Of parts of time that tell each other directly."""
+        return -(-self.parts // self.group)
 
     @property
     def direction(self) -> int:

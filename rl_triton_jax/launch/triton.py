@@ -104,6 +104,5 @@ def call(
 def _words(plan: Plan) -> jax.ShapeDtypeStruct:
     """What the programs that share a window tell each other: 64 bits a lane for every part, and for
     every group of them if there are several."""
-    groups = -(-plan.parts // plan.group)
-    count = plan.parts + (groups if groups > 1 else 0)
+    count = plan.parts + (plan.groups if plan.groups > 1 else 0)
     return jax.ShapeDtypeStruct((count, plan.outer_size * plan.lanes, 2), jnp.int32)
