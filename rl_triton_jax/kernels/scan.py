@@ -16,6 +16,7 @@ from rl_triton_jax.kernels.operands import count, has, masked, read
 from rl_triton_jax.kernels.recurrences import finish, needs_before, terms
 from rl_triton_jax.kernels.tiles import (
     fetch,
+    fetch_at,
     fetch_shared,
     moved,
     result_strides,
@@ -188,6 +189,12 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
         if masked(plan):
             before = rows_before(plan, x, entered, 1, 1, plan.reverse, BN, BT)
             x, passed = look(plan, x, 0, before, ends)
+        else:  # a neighbour of the tile has numbers that the tile has: behind it, they cost no load
+            shared = fetch_shared(plan, x)
+            fetched = fetch_at(plan, x, 0), fetch_at(plan, x, -plan.direction)
+            if count(plan.held) > 0:
+                fetched = hold(plan, fetched, operands[0])
+            x = (operands, outer, 0, inside, t, shared + fetched[0] + fetched[1], ())
         a, b, kept = terms(plan, x, 0)
         maps = tl.broadcast_to(number(a), [BN, BT]), tl.broadcast_to(b, [BN, BT])
         is_last = along == (0 if plan.reverse else BT - 1)
