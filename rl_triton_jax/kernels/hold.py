@@ -44,15 +44,18 @@ def zero_behind_loads(pointer):
 @triton.jit
 def hold(plan: tl.constexpr, rows, pointer):
     """What has been read of rows, of which the operands that are `held` wait for all of it."""
-    zero = zero_behind_loads(pointer)
-    found = ()
-    for i in tl.static_range(count(rows)):
-        row = ()
-        for j in tl.static_range(count(plan.with_rows)):
-            x = rows[i][j]
-            if is_held(plan, j):
-                bits = x.to(integer(x.dtype), bitcast=True)
-                x = (bits | zero.to(bits.dtype)).to(x.dtype, bitcast=True)
-            row = row + (x,)
-        found = found + (row,)
-    return found
+    if count(plan.held) == 0:
+        return rows
+    else:
+        zero = zero_behind_loads(pointer)
+        found = ()
+        for i in tl.static_range(count(rows)):
+            row = ()
+            for j in tl.static_range(count(plan.with_rows)):
+                x = rows[i][j]
+                if is_held(plan, j):
+                    bits = x.to(integer(x.dtype), bitcast=True)
+                    x = (bits | zero.to(bits.dtype)).to(x.dtype, bitcast=True)
+                row = row + (x,)
+            found = found + (row,)
+        return found

@@ -12,7 +12,7 @@ from rl_triton_jax.kernels.flags import one
 from rl_triton_jax.kernels.gate import coefficient, follow, number, then, times
 from rl_triton_jax.kernels.hold import hold
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
-from rl_triton_jax.kernels.operands import count, has, masked, read
+from rl_triton_jax.kernels.operands import has, masked, read
 from rl_triton_jax.kernels.recurrences import finish, needs_before, terms
 from rl_triton_jax.kernels.tiles import (
     fetch,
@@ -113,7 +113,7 @@ def columns(
         outputs = result_tiles(plan, x, results)
         if masked(plan):
             passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
-        else:  # all loads are issued before anything waits for the first of them
+        else:  # all loads are issued before anything waits for one of them
             tiles = tiles_of(plan, x)
             shared = fetch_shared(plan, x)
             fetched = ()
@@ -122,8 +122,7 @@ def columns(
                 x_s = (operands, outer, inner, inside, t + step, (), ())
                 pointers = moved(tiles, step, row_strides(plan))
                 fetched = fetched + (fetch(plan, x_s, pointers, sure(plan, s)),)
-            if count(plan.held) > 0:
-                fetched = hold(plan, fetched, operands[0])
+            fetched = hold(plan, fetched, operands[0])
         a, b = one(plan), tl.zeros([WT, BN], plan.dtype)
         rows = ()
         for s in tl.static_range(S):
@@ -189,11 +188,10 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
         if masked(plan):
             before = rows_before(plan, x, entered, 1, 1, plan.reverse, BN, BT)
             x, passed = look(plan, x, 0, before, ends)
-        else:  # a neighbour of the tile has numbers that the tile has: behind it, they cost no load
+        else:  # the rows themselves first: numbers that neighbours share with them are loaded once
             shared = fetch_shared(plan, x)
             fetched = fetch_at(plan, x, 0), fetch_at(plan, x, -plan.direction)
-            if count(plan.held) > 0:
-                fetched = hold(plan, fetched, operands[0])
+            fetched = hold(plan, fetched, operands[0])
             x = (operands, outer, 0, inside, t, shared + fetched[0] + fetched[1], ())
         a, b, kept = terms(plan, x, 0)
         maps = tl.broadcast_to(number(a), [BN, BT]), tl.broadcast_to(b, [BN, BT])
