@@ -52,7 +52,7 @@ def device_table(rows: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def in_graph(rows: list[dict[str, Any]]) -> str:
+def in_graph(rows: list[dict[str, Any]], commit: str) -> str:
     """gae inside a computation, beside the XLA form that is fastest at each shape."""
     groups = records.grouped(rows)
     found = {shape: groups["in_graph", str(Case("gae", shape))] for shape in TN}
@@ -67,7 +67,7 @@ def in_graph(rows: list[dict[str, Any]]) -> str:
         f"{_range(list(best.values()))} the time of `gae`'s kernel over {len(best)} shapes; it is "
         f"faster at {' and '.join(lost) or 'none'}. The host was shared: two measurements of the "
         f"kernel differ by {100 * np.median(noise):.0f}% in the middle and by "
-        f"{100 * max(noise):.0f}% at most."
+        f"{100 * max(noise):.0f}% at most. Commit {commit[:7]}."
     )
 
 
@@ -85,7 +85,7 @@ def text() -> str:
             "",
             *device_table(table["rows"]),
             "",
-            in_graph(chains["rows"]),
+            in_graph(chains["rows"], chains["about"]["commit"]),
             "",
         ]
     )

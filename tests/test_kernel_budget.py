@@ -181,16 +181,20 @@ def compiled(kernel, types, out_types, backend_options, compute_capability, plan
     return triton.compile(source, target=target, options=backend_options)
 
 
-def resources(cubin):
+def said_of(cubin, tool, option):
+    """What one of the tools that come with Triton prints."""
     import triton
 
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin" / tool
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        text = subprocess.run(
-            [tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True
-        ).stdout
+        command = [tool, option, file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def resources(cubin):
+    text = said_of(cubin, "cuobjdump", "--dump-resource-usage")
     return {name: int(n) for name, n in re.findall(r"\b(REG|STACK|LOCAL):(\d+)", text)}
 
 

@@ -2,7 +2,7 @@
 
 The assembler takes memory to be near. Where coefficients are numbers that are read, such as ratios,
 it multiplies the first of them before it has issued the loads of other operands, and a program
-waits for memory twice (V-trace took up to 2.4 times as long). Loads stay above a barrier, but what
+waits for memory twice (V-trace took 1.8 times as long). Loads stay above a barrier, but what
 is computed from them may be moved there from below. So coefficients get bits added, all of them 0,
 that are known only behind the barrier.
 """

@@ -16,8 +16,7 @@ from rl_triton_jax.kernels.operands import has, masked, read
 from rl_triton_jax.kernels.recurrences import finish, needs_before, terms
 from rl_triton_jax.kernels.tiles import (
     fetch,
-    fetch_at,
-    fetch_shared,
+    fetch_named,
     moved,
     result_strides,
     result_tiles,
@@ -115,7 +114,7 @@ def columns(
             passed = rows_before(plan, x, entered, S, 0, False, WT, BN)
         else:  # all loads are issued before anything waits for one of them
             tiles = tiles_of(plan, x)
-            shared = fetch_shared(plan, x)
+            shared = fetch_named(plan, x, plan.shared, 0)
             fetched = ()
             for s in tl.static_range(-1, S):
                 step = tl.full([], plan.direction * s, plan.index)
@@ -189,10 +188,11 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
             before = rows_before(plan, x, entered, 1, 1, plan.reverse, BN, BT)
             x, passed = look(plan, x, 0, before, ends)
         else:  # the rows themselves first: numbers that neighbours share with them are loaded once
-            shared = fetch_shared(plan, x)
-            fetched = fetch_at(plan, x, 0), fetch_at(plan, x, -plan.direction)
-            fetched = hold(plan, fetched, operands[0])
-            x = (operands, outer, 0, inside, t, shared + fetched[0] + fetched[1], ())
+            shared = fetch_named(plan, x, plan.shared, 0)
+            row = fetch_named(plan, x, plan.with_rows, 0)
+            neighbour = fetch_named(plan, x, plan.with_rows, -plan.direction)
+            row, neighbour = hold(plan, (row, neighbour), operands[0])
+            x = (operands, outer, 0, inside, t, shared + row + neighbour, ())
         a, b, kept = terms(plan, x, 0)
         maps = tl.broadcast_to(number(a), [BN, BT]), tl.broadcast_to(b, [BN, BT])
         is_last = along == (0 if plan.reverse else BT - 1)

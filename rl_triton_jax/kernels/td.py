@@ -159,7 +159,7 @@ def errors_vjp_results(plan: tl.constexpr, x, results, h, before, kept):
 def deal_out(plan: tl.constexpr, x, results, values, successors):
     """Writes the cotangents of v_t and v'_t to the operands that hold them.
 
-    The first asks for the action, which would be read anew behind another's stores.
+    The first asks for the action, which a masked row would read anew behind another's stores.
     """
     write_at_the_action(plan, x, results, "q_values", values)
     write_expected(plan, x, results, "next_q_values", successors)

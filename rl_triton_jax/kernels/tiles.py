@@ -61,18 +61,9 @@ def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
 
 
 @triton.jit
-def fetch_at(plan: tl.constexpr, x, o: tl.constexpr):
-    """Row t + o of the operands with rows, from where it is."""
+def fetch_named(plan: tl.constexpr, x, names: tl.constexpr, o: tl.constexpr):
+    """Row t + o of these operands, from where it is."""
     loaded = ()
-    for i in tl.static_range(count(plan.with_rows)):
-        loaded = loaded + (raw(plan, x, plan.with_rows[i], o),)
-    return loaded
-
-
-@triton.jit
-def fetch_shared(plan: tl.constexpr, x):
-    """The operands that all rows share."""
-    loaded = ()
-    for i in tl.static_range(count(plan.shared)):
-        loaded = loaded + (raw(plan, x, plan.shared[i], 0),)
+    for i in tl.static_range(count(names)):
+        loaded = loaded + (raw(plan, x, names[i], o),)
     return loaded

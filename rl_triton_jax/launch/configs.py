@@ -79,8 +79,8 @@ def choose(plan: Plan) -> Config:
 
 FEW, MANY = 1024, 1 << 22
 """With fewer lanes than FEW, the GPU is not busy unless time is split, which takes a memset; with
-as many rows of lanes as MANY, memory is, and programs that share time keep it busy with fewer
-registers."""
+as many rows of lanes as MANY, or half as many of four operands, memory is, and programs that share
+time keep it busy with fewer registers."""
 
 STREAMS = {1: (16, 8, 32, 4), 2: (32, 4, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
 """Tiles for MANY, by the number of operands that have rows: the fewer, the more rows a program has
