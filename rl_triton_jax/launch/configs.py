@@ -82,10 +82,6 @@ FEW, MANY = 1024, 1 << 22
 as many rows of lanes as MANY, or half as many of four operands, memory is, and programs that share
 time keep it busy with fewer registers."""
 
-STREAMS = {1: (16, 8, 32, 4), 2: (32, 4, 32, 4), 3: (16, 8, 32, 8), 4: (16, 4, 32, 4)}
-"""Tiles for MANY, by the number of operands that have rows: the fewer, the more rows a program has
-of them, and a warp."""
-
 
 def _columns(plan: Plan) -> Config:
     lanes = plan.outer_size * plan.lanes
@@ -119,18 +115,25 @@ def _of_few_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
 def _of_many_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
     if plan.lanes < 8:
         return 2, 64, plan.lanes, 4  # the rows of a thread lie side by side
-    streams = min(len(plan.with_rows), 4)
-    if plan.can_split and (2 * size if streams == 4 else size) >= MANY:
-        if streams == 3 and 256 < plan.length <= 512:
-            return 8, 8, 32, 4  # up to 8 parts tell each other without a scan
-        return STREAMS[streams]
+    streams = len(plan.with_rows)
+    if plan.can_split and (2 * size if streams >= 4 else size) >= MANY:
+        return _of_streams(plan, streams)
     if plan.length <= 128:
         return 8, 16, 16, 8 if 4 * size <= MANY else 4
     if plan.length <= 256:
         return 16, 16, 16, 8
     if plan.length <= 512:
-        return 16, 32, 16, 16
+        return (20, 16, 16, 8) if plan.length <= 320 else (16, 32, 16, 16)
     return _of_long_windows(plan, size)
+
+
+def _of_streams(plan: Plan, streams: int) -> tuple[int, int, int, int]:
+    """The fewer operands have rows, the more rows a program has of them."""
+    if streams == 3 and 256 < plan.length <= 512:
+        return 8, 8, 32, 4  # up to 8 parts tell each other without a scan
+    if streams == 2 and plan.length > 1024:
+        return 32, 4, 32, 4
+    return 16, 8 if streams < 3 else 4, 32, 4
 
 
 def _of_long_windows(plan: Plan, size: int) -> tuple[int, int, int, int]:
@@ -144,11 +147,13 @@ def _of_long_windows(plan: Plan, size: int) -> tuple[int, int, int, int]:
 
 def _rows(plan: Plan) -> Config:
     few = plan.outer_size < FEW
-    if plan.heavy and plan.length > 256 and not few:
-        return rows(plan, 256, 1, 1, split=True)
-    if few and plan.length > 2048:
+    if few and plan.length > 2048 and not plan.heavy:
         tile = (4096, 1, 8) if plan.outer_size >= 16 else (8192, 1, 16)
-        return rows(plan, *((1024, 1, 4) if plan.heavy else tile), split=True)
+        return rows(plan, *tile, split=True)
+    if plan.length > 2048 and (plan.can_split or plan.heavy):
+        return rows(plan, 1024, 1, 4, split=True)
+    if plan.length > 1024 and plan.heavy and not few:
+        return rows(plan, 256, 1, 1, split=True)
     block = min(2048, power_of_2(plan.length))
     lanes = max(512 // block, 1)
     a_thread = 4 if block <= 1024 else 8
