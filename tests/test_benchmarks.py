@@ -285,7 +285,8 @@ def test_tuning_tries_tiles_of_a_grid():
 
     plan = make_plan(
         "gae",
-        {name: (2048, 4096) for name in ("rewards", "values", "next_values")},
+        dict.fromkeys(("rewards", "values", "next_values"), (2048, 4096)),
+        dict.fromkeys(("rewards", "values", "next_values"), "float32"),
         {"advantages": (2048, 4096)},
         axis=0,
         has_actions=False,

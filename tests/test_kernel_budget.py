@@ -50,9 +50,9 @@ ACTIONS = 18
 # are shared along time); and, where time is contiguous, 128-bit loads: one for each operand of
 # numbers that is read at its own row.
 LOADS = {
-    "gae": (4, 2),
+    "gae": (3, 2),
     "gae_vjp": (3, 2),
-    "vtrace": (7, 3),
+    "vtrace": (6, 3),
     "vtrace_vjp": (8, 3),
     "retrace": (2, 3),
     "retrace_vjp": (3, 2),

@@ -19,9 +19,13 @@ SHAPES = {"short": budget.SHAPE, "large": budget.LARGE, "wide": (512, 16384)}
 ESTIMATORS = [op for op in budget.CALLS if op != "retrace_from_policy"]
 """A policy's tables are read in pieces."""
 
-AT_ONCE = {("lambda_returns_vjp", "columns"): 0.8}
-"""The least part of a kernel's loads, where it is less than MOST."""
-MOST = 0.85
+
+def may_be_late(kernel, shape, columns, count):
+    """How many of a kernel's loads may come after the first wait: of programs with many rows, for
+    want of registers; in derivatives, flags that only results ask for."""
+    if columns and shape == "large":
+        return count * (0.3 if kernel == "lambda_returns_vjp" else 0.15)
+    return 2 if kernel.endswith("_vjp") else 0
 
 
 def instructions(cubin):
@@ -30,20 +34,23 @@ def instructions(cubin):
     return re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?(\S+)\s*(.*?);", text)
 
 
-def on_their_way(cubin):
-    """How many loads of arrays are on their way at once, at most, and how many there are."""
-    pending, most, count = {}, 0, 0  # register -> the number of the load that fills it
+def behind_a_wait(cubin):
+    """How many loads of arrays come after something has waited for one, and how many there are.
+
+    What waits reads a register that a load fills, or writes it: another load may, of lanes that
+    the first one left out.
+    """
+    pending, early, count = set(), None, 0
     for name, operands in instructions(cubin):
         registers = [int(n) for n in re.findall(r"\bR(\d+)", operands)]
         is_load = name.startswith("LDG") and ".STRONG" not in name  # as words of programs are
-        arrived = {pending[n] for n in registers[is_load:] if n in pending}
-        pending = {n: load for n, load in pending.items() if load not in arrived}
-        if is_load:
-            width = 4 if ".128" in name else 2 if ".64" in name else 1
-            pending |= dict.fromkeys(range(registers[0], registers[0] + width), count)
-            count += 1
-            most = max(most, len(set(pending.values())))
-    return most, count
+        width = 4 if ".128" in name else 2 if ".64" in name else 1
+        filled = set(range(registers[0], registers[0] + width)) if is_load else set()
+        if early is None and pending & (filled | set(registers)):
+            early = count
+        pending |= filled
+        count += is_load
+    return count - early, count
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=budget.layout)
@@ -51,9 +58,9 @@ def on_their_way(cubin):
 @pytest.mark.parametrize("op", ESTIMATORS)
 def test_loads_come_first(op, shape, columns):
     for kernel, params in budget.launches(op, columns, 90, SHAPES[shape]).items():
-        most, count = on_their_way(budget.compiled(**params).asm["cubin"])
-        least = AT_ONCE.get((kernel, budget.layout(columns)), MOST) * count
-        assert most >= least > 0, f"{kernel}: {most} of {count} at once"
+        late, count = behind_a_wait(budget.compiled(**params).asm["cubin"])
+        assert count > 0
+        assert late <= may_be_late(kernel, shape, columns, count), f"{kernel}: {late} of {count}"
 
 
 HELD = {"vtrace": ("log_rho",), "retrace": ("log_rho",), "linear_recurrence": ("a",)}

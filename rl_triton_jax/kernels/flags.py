@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.gate import choose, coefficient, times
-from rl_triton_jax.kernels.operands import has, is_last, raw, read
+from rl_triton_jax.kernels.operands import behind, has, is_last, raw, read
 from rl_triton_jax.kernels.policy import expectation, log_ratio
 
 
@@ -26,9 +26,11 @@ def one(plan: tl.constexpr):
 def goes_on(plan: tl.constexpr, x, o: tl.constexpr):
     """c_t; observation-aligned flags judge row t by row t+1."""
     if has(plan, "last_terminated"):
-        last = unset(raw(plan, x, "last_terminated", o), plan.dtype)
         following = unset(raw(plan, x, "terminated", o + 1), plan.dtype)
-        return choose(is_last(plan, x, o), last, following)
+        if behind(plan, "terminated") is None:
+            last = unset(raw(plan, x, "last_terminated", o), plan.dtype)
+            following = choose(is_last(plan, x, o), last, following)
+        return following
     elif has(plan, "terminated"):
         return unset(raw(plan, x, "terminated", o), plan.dtype)
     else:
@@ -86,7 +88,7 @@ def successor(plan: tl.constexpr, x, o: tl.constexpr):
         return read(plan, x, "next_values", o)
     elif plan.successor == "bootstrap_value":
         return tl.where(is_last(plan, x, o), read(plan, x, "bootstrap_value", o), 0)
-    elif has(plan, "bootstrap_value"):
+    elif has(plan, "bootstrap_value") and behind(plan, "values") is None:
         bootstrap = read(plan, x, "bootstrap_value", o)
         return tl.where(is_last(plan, x, o), bootstrap, read(plan, x, "values", o + 1))
     else:

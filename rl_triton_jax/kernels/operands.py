@@ -45,6 +45,12 @@ def rows_of(plan, name):
 
 
 @triton.constexpr_function
+def behind(plan, name):
+    """The operand that is read as the row behind the last one of this operand; or None."""
+    return dict(plan.behind).get(name)
+
+
+@triton.constexpr_function
 def lanes_vary(plan, layout):
     """Whether the tile's lanes read different numbers."""
     return any(layout.inner if plan.columns else layout.outer)
@@ -156,6 +162,9 @@ def address(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 def load(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr, pointer, sure: tl.constexpr):
     """What is there; 0 outside of the operand. Rows that are `sure` to exist need no mask."""
     layout: tl.constexpr = layout_of(plan, name)
+    last: tl.constexpr = behind(plan, name)
+    if last is not None and not sure:
+        pointer = tl.where(is_last(plan, x, o - 1), address(plan, x, last, 0), pointer)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
     if sure:
         if ragged:

@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 
 from rl_triton_jax.kernels.flags import one
-from rl_triton_jax.kernels.gate import choose
-from rl_triton_jax.kernels.operands import counts, masked
+from rl_triton_jax.kernels.gate import choose, follow
+from rl_triton_jax.kernels.operands import counts, has, is_first, is_last, masked, read
 from rl_triton_jax.kernels.td import (
     errors_results,
     errors_terms,
@@ -26,6 +26,15 @@ from rl_triton_jax.kernels.traces import (
     traces_terms,
     traces_vjp_terms,
 )
+
+
+@triton.jit
+def computed_first(plan: tl.constexpr, x, o: tl.constexpr):
+    """Where in the tile t + o is the row that nothing but `init` enters."""
+    if plan.reverse:
+        return is_last(plan, x, o)
+    else:
+        return is_first(plan, x, o)
 
 
 @triton.jit
@@ -51,6 +60,8 @@ def terms(plan: tl.constexpr, x, o: tl.constexpr):
         a, b, kept = linear_terms(plan, x, o)
     else:
         a, b, kept = linear_vjp_terms(plan, x, o)
+    if has(plan, "init"):
+        b = tl.where(computed_first(plan, x, o), follow(a, b, read(plan, x, "init", 0)), b)
     if masked(plan) or not plan.even:
         there = counts(plan, x, o)
         a = choose(there, a, one(plan))

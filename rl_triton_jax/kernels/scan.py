@@ -12,7 +12,7 @@ from rl_triton_jax.kernels.flags import one
 from rl_triton_jax.kernels.gate import coefficient, follow, number, then, times
 from rl_triton_jax.kernels.hold import hold
 from rl_triton_jax.kernels.masks import look, outermost, rows_before, start
-from rl_triton_jax.kernels.operands import has, masked, read
+from rl_triton_jax.kernels.operands import masked
 from rl_triton_jax.kernels.recurrences import finish, needs_before, terms
 from rl_triton_jax.kernels.tiles import (
     fetch,
@@ -38,18 +38,9 @@ def compose(a1, b1, e1, f1, a2, b2, e2, f2):
 
 
 @triton.jit
-def at_start(plan: tl.constexpr, x):
-    """The h before the row that is computed first."""
-    if has(plan, "init"):
-        return read(plan, x, "init", 0)
-    else:
-        return tl.zeros([1, 1], plan.dtype)
-
-
-@triton.jit
 def enter(plan: tl.constexpr, a, b, h):
     """a h + b, of the h that enters a block; there is none if one block holds all rows."""
-    if plan.blocks > 1 or has(plan, "init"):
+    if plan.blocks > 1:
         return follow(coefficient(a), b, h)
     else:
         return b
@@ -98,7 +89,7 @@ def columns(
     inside = inner < plan.lanes
     chunk = tl.arange(0, WT)[:, None].to(plan.index)
     lanes = (operands, outer, inner, inside, chunk, (), ())
-    h = tl.broadcast_to(at_start(plan, lanes), [1, BN])
+    h = tl.zeros([1, BN], plan.dtype)
     if masked(plan):
         ends = outermost(plan, lanes, 0, WT, BN)
         entered = tl.full([1, BN], start(plan), plan.index)
@@ -173,7 +164,7 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
     inside = outer < plan.outer_size
     along = tl.arange(0, BT)[None, :].to(plan.index)
     lanes = (operands, outer, 0, inside, along, (), ())
-    h = tl.broadcast_to(at_start(plan, lanes), [BN, 1])
+    h = tl.zeros([BN, 1], plan.dtype)
     if masked(plan):
         ends = outermost(plan, lanes, 1, BN, BT)
         entered = tl.full([BN, 1], start(plan), plan.index)

@@ -23,13 +23,14 @@ class Plan:
     """The compile-time argument of a kernel.
 
     `family` names its terms, `kind` the estimator; `rows` and `widths` say how many rows a result
-    has, and how many numbers each of them; operands that are `held` are not used before all are
-    read; `outer` and `inner` are the sizes of the merged axes, `lanes` their number along inner;
-    `columns` says that the tile lies along inner and `can_split` that time may be split over
-    programs. Of the tile that a configuration chose: `even` says that all rows of every tile exist,
-    `whole` that all lanes do, `action_block` is how many actions it holds, `blocks` how many of
-    them time takes, and `parts` over how many programs it is split, in groups of `group`; each of
-    them reads so many of the others' `words` in each of so many `places`.
+    has, and how many numbers each of them; `behind` pairs operands with those that are read as the
+    row behind their last; operands that are `held` are not used before all are read; `outer` and
+    `inner` are the sizes of the merged axes, `lanes` their number along inner; `columns` says that
+    the tile lies along inner and `can_split` that time may be split over programs. Of the tile that
+    a configuration chose: `even` says that all rows of every tile exist, `whole` that all lanes do,
+    `action_block` is how many actions it holds, `blocks` how many of them time takes, and `parts`
+    over how many programs it is split, in groups of `group`; each of them reads so many of the
+    others' `words` in each of so many `places`.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Plan:
     rows: tuple[int, ...]
     widths: tuple[int, ...]
     data: tuple[str, ...]
+    behind: tuple[tuple[str, str], ...]
     held: tuple[str, ...]
     can_split: bool
     length: int
@@ -152,6 +154,9 @@ FAMILIES = {
 ESTIMATORS = {"retrace_from_policy": "retrace"}
 """Primitive -> the estimator, where it is known by another name."""
 
+BEHIND = {"values": "bootstrap_value", "terminated": "last_terminated"}
+"""Operands, and those that hold what follows their last row."""
+
 COEFFICIENTS = {"a", "gamma", "lambda_", "log_rho", "rho", "terminated", "trace", "truncated"}
 """Operands whose numbers are multiplied from row to row (of flags, if they are numbers)."""
 
@@ -162,6 +167,7 @@ DATA = {"errors": "rewards", "returns": "rewards", "traces": "x", "sum": "x", "l
 def make_plan(
     name: str,
     shapes: Mapping[str, Shape],
+    types: Mapping[str, Any],
     results: Mapping[str, Shape],
     *,
     axis: int,
@@ -178,6 +184,7 @@ def make_plan(
     Args:
       name: of the primitive.
       shapes: of its operands, the first one with every row.
+      types: of their numbers.
       results: their shapes.
       axis: where time is.
       has_actions: whether all shapes have an axis of actions behind all others.
@@ -197,6 +204,16 @@ def make_plan(
         widths = {name: shape[-1] for name, shape in (*shapes.items(), *results.items())}
         shapes = {name: shape[:-1] for name, shape in shapes.items()}
     outer, inner, found = layouts(shapes, widths, axis, length)
+    behind = tuple(
+        (name, other)
+        for name, other in BEHIND.items()
+        if name in shapes and other in shapes and types[name] == types[other]
+        if "mask" not in shapes  # which says which row is the last
+    )
+    found = tuple(
+        replace(layout, rows=length + 1) if name in dict(behind) else layout
+        for name, layout in zip(shapes, found, strict=True)
+    )
     forward_in_time = family in ("traces", "sum") or (family == "linear" and not options["reverse"])
     rows = tuple(shape[axis] for shape in results.values())
     wide = widths.values() or (1,)
@@ -210,6 +227,7 @@ def make_plan(
         rows=rows,
         widths=tuple(widths.get(name, 1) for name in results),
         data=(DATA[family],),
+        behind=behind,
         held=tuple(
             name
             for name, layout in zip(shapes, found, strict=True)

@@ -61,6 +61,7 @@ def call(
     plan = make_plan(
         name,
         {operand: x.shape for operand, x in operands.items()},
+        {operand: x.dtype for operand, x in operands.items()},
         {result: x.shape for result, x in results.items()},
         axis=axis,
         has_actions=has_actions,
