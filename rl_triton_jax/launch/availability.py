@@ -72,8 +72,8 @@ def can_hold(cuda: bool, operands: Mapping[str, jax.Array]) -> tuple[str, ...]:
 
 
 LONG, FEW = 2048, 512
-"""gae in float64, in-graph µs of the kernel and of the parallel scan: 23 and 30 at 1024x64, 177 and
-69 at 8192x64, 1209 and 141 at 65536x16, 108 and 272 at 2048x4096 (benchmarks/results/ingraph.json).
+"""gae in float64, in-graph µs of the kernel and of the parallel scan: 21 and 31 at 1024x64, 173 and
+82 at 8192x64, 1189 and 159 at 65536x16, 106 and 263 at 2048x4096 (benchmarks/results/ingraph.json).
 """
 
 
