@@ -46,7 +46,7 @@ def rows_of(plan, name):
 
 @triton.constexpr_function
 def behind(plan, name):
-    """The operand that is read as the row behind the last one of this operand; or None."""
+    """The operand that is read for the row after the last one of this operand; or None."""
     return dict(plan.behind).get(name)
 
 
@@ -162,8 +162,8 @@ def address(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
 def load(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr, pointer, sure: tl.constexpr):
     """What is there; 0 outside of the operand. Rows that are `sure` to exist need no mask."""
     layout: tl.constexpr = layout_of(plan, name)
-    last: tl.constexpr = behind(plan, name)
-    if last is not None and not sure:
+    last: tl.constexpr = behind(plan, name) if o > 0 else None
+    if last is not None:
         pointer = tl.where(is_last(plan, x, o - 1), address(plan, x, last, 0), pointer)
     ragged: tl.constexpr = lanes_vary(plan, layout) and not plan.whole
     if sure:
@@ -172,7 +172,7 @@ def load(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr, pointer, su
         else:
             return tl.load(pointer)
     else:
-        exists = exists_in(plan, x, o, layout.rows)
+        exists = exists_in(plan, x, o, layout.rows if last is None else layout.rows + 1)
         if ragged:
             return tl.load(pointer, mask=exists & x[3], other=0)
         else:

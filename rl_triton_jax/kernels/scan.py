@@ -47,9 +47,9 @@ def enter(plan: tl.constexpr, a, b, h):
 
 
 @triton.constexpr_function
-def sure(plan, s):
-    """Whether row s of every chunk exists; -1 is the neighbour of the first one."""
-    return plan.even and s >= 0
+def first(plan):
+    """The row that is computed first."""
+    return plan.length - 1 if plan.reverse else 0
 
 
 @triton.jit
@@ -95,10 +95,7 @@ def columns(
         entered = tl.full([1, BN], start(plan), plan.index)
     for turn in range(plan.blocks if plan.parts == 1 else 1):
         block = part + turn
-        if plan.reverse:  # the first tile row is the latest chunk, and its rows are taken backwards
-            t = (plan.blocks - 1 - block) * (S * WT) + (WT - 1 - chunk) * S + (S - 1)
-        else:
-            t = block * (S * WT) + chunk * S
+        t = first(plan) + plan.direction * (block * (S * WT) + chunk * S)
         x = (operands, outer, inner, inside, t, (), ())
         outputs = result_tiles(plan, x, results)
         if masked(plan):
@@ -106,12 +103,11 @@ def columns(
         else:  # all loads are issued before anything waits for one of them
             tiles = tiles_of(plan, x)
             shared = fetch_named(plan, x, plan.shared, 0)
-            fetched = ()
-            for s in tl.static_range(-1, S):
+            fetched = (fetch_named(plan, x, plan.with_rows, -plan.direction),)
+            for s in tl.static_range(S):
                 step = tl.full([], plan.direction * s, plan.index)
                 x_s = (operands, outer, inner, inside, t + step, (), ())
-                pointers = moved(tiles, step, row_strides(plan))
-                fetched = fetched + (fetch(plan, x_s, pointers, sure(plan, s)),)
+                fetched = fetched + (fetch(plan, x_s, moved(tiles, step, row_strides(plan))),)
             fetched = hold(plan, fetched, operands[0])
         a, b = one(plan), tl.zeros([WT, BN], plan.dtype)
         rows = ()

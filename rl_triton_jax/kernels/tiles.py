@@ -52,11 +52,11 @@ def result_tiles(plan: tl.constexpr, x, results):
 
 
 @triton.jit
-def fetch(plan: tl.constexpr, x, tiles, sure: tl.constexpr):
+def fetch(plan: tl.constexpr, x, tiles):
     """Row t of the operands with rows; what no term asks for is never read."""
     loaded = ()
     for i in tl.static_range(count(plan.with_rows)):
-        loaded = loaded + (load(plan, x, plan.with_rows[i], 0, tiles[i], sure),)
+        loaded = loaded + (load(plan, x, plan.with_rows[i], 0, tiles[i], plan.even),)
     return loaded
 
 

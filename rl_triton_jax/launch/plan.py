@@ -210,10 +210,6 @@ def make_plan(
         if name in shapes and other in shapes and types[name] == types[other]
         if "mask" not in shapes  # which says which row is the last
     )
-    found = tuple(
-        replace(layout, rows=length + 1) if name in dict(behind) else layout
-        for name, layout in zip(shapes, found, strict=True)
-    )
     forward_in_time = family in ("traces", "sum") or (family == "linear" and not options["reverse"])
     rows = tuple(shape[axis] for shape in results.values())
     wide = widths.values() or (1,)

@@ -25,6 +25,15 @@ def checks_of_types():
                     check_kernel(name, arguments, "small")
 
             yield f"{dtype} {name}, {layout}", check
+    for layout, config in (("TN", "small"), ("NT", "chosen")):
+
+        def check(layout=layout, config=config):
+            arguments = inputs("gae", "bootstrap terminated last", layout)
+            arguments["bootstrap_value"] = arguments["bootstrap_value"].astype(np.float16)
+            arguments["last_terminated"] = arguments["last_terminated"].astype(np.float32)
+            check_kernel("gae", arguments, config)
+
+        yield f"what stands behind the last row is of another type, {layout}", check
     for options in OPTIONS["episodic_prefix_sum"][:3]:
         for layout in ("TN", "NT"):
 
