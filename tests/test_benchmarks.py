@@ -293,7 +293,7 @@ def test_tuning_tries_tiles_of_a_grid():
         dtype=tl.float32,
         index=(jnp.int32, jnp.int64),
         largest_log=80.0,
-        can_hold=(),
+        holds=True,
         can_split=True,
         options={"successor": "next_values"},
     )

@@ -1,10 +1,9 @@
 """All loads before anything that waits for one of them.
 
-The assembler takes memory to be near. Where coefficients are numbers that are read, such as ratios,
-it multiplies the first of them before it has issued the loads of other operands, and a program
-waits for memory twice (V-trace took 1.8 times as long). Loads stay above a barrier, but what
-is computed from them may be moved there from below. So coefficients get bits added, all of them 0,
-that are known only behind the barrier.
+The assembler takes memory to be near: it begins to multiply the coefficients that have come before
+it has issued the loads of other operands, and a program waits for memory twice (V-trace took 1.8
+times as long). Loads stay above a barrier, but what is computed from them may be moved there from
+below. So coefficients get bits added, all of them 0, that are known only behind the barrier.
 """
 
 import triton
@@ -20,10 +19,16 @@ NONE_IS_NULL: tl.constexpr = tl.constexpr("""{
 """How many of a program's threads have a null pointer $1, which all of them wait for."""
 
 
+COEFFICIENTS: tl.constexpr = tl.constexpr(
+    ("a", "gamma", "lambda_", "log_rho", "rho", "terminated", "trace", "truncated")
+)
+"""Operands whose numbers are multiplied from row to row (of flags, if they are numbers)."""
+
+
 @triton.constexpr_function
-def is_held(plan, i):
-    """Of the operands that are read for every row, the one at i."""
-    return plan.with_rows[i] in plan.held
+def is_factor(name, dtype):
+    """Whether what has been read is multiplied: flags that are bytes are not."""
+    return name in COEFFICIENTS and dtype.primitive_bitwidth > 8
 
 
 @triton.constexpr_function
@@ -42,20 +47,26 @@ def zero_behind_loads(pointer):
 
 
 @triton.jit
-def hold(plan: tl.constexpr, rows, pointer):
-    """What has been read of rows, of which the operands that are `held` wait for all of it."""
-    if count(plan.held) == 0:
-        return rows
-    else:
+def wait(names: tl.constexpr, numbers, zero):
+    """What has been read of these operands; coefficients are not known before `zero` is."""
+    found = ()
+    for i in tl.static_range(count(names)):
+        x = numbers[i]
+        if is_factor(names[i], x.dtype):
+            bits = x.to(integer(x.dtype), bitcast=True)
+            x = (bits | zero.to(bits.dtype)).to(x.dtype, bitcast=True)
+        found = found + (x,)
+    return found
+
+
+@triton.jit
+def hold(plan: tl.constexpr, shared, rows, pointer):
+    """What has been read of the operands that all rows share, and of some rows of the others."""
+    if plan.holds:
         zero = zero_behind_loads(pointer)
         found = ()
         for i in tl.static_range(count(rows)):
-            row = ()
-            for j in tl.static_range(count(plan.with_rows)):
-                x = rows[i][j]
-                if is_held(plan, j):
-                    bits = x.to(integer(x.dtype), bitcast=True)
-                    x = (bits | zero.to(bits.dtype)).to(x.dtype, bitcast=True)
-                row = row + (x,)
-            found = found + (row,)
-        return found
+            found = found + (wait(plan.with_rows, rows[i], zero),)
+        return wait(plan.shared, shared, zero), found
+    else:
+        return shared, rows

@@ -2,7 +2,7 @@
 
 import functools
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import jax
 from jax.extend import backend
@@ -64,11 +64,6 @@ def can_split(cuda: bool, dtype: str, operands: Sequence[str]) -> bool:
     """Whether time may be split over programs: a map has to fit a word, and what a mask knows of
     rows does not; they wait for words in PTX."""
     return cuda and dtype == "float32" and "mask" not in operands
-
-
-def can_hold(cuda: bool, operands: Mapping[str, jax.Array]) -> tuple[str, ...]:
-    """The operands that may wait until all are read: numbers; they wait in PTX."""
-    return tuple(name for name, x in operands.items() if cuda and x.dtype.itemsize > 1)
 
 
 LONG, FEW = 2048, 512

@@ -138,7 +138,8 @@ def _of_streams(plan: Plan, streams: int) -> tuple[int, int, int, int]:
 
 def _of_long_windows(plan: Plan, size: int) -> tuple[int, int, int, int]:
     large = 2 * size >= MANY
-    if plan.can_split and (plan.length <= 2048 or (large and len(plan.with_rows) >= 4)):
+    kept = len(plan.with_rows) + plan.is_vjp  # of a row, until results are written
+    if plan.can_split and (plan.length <= 2048 or (large and kept >= 4)):
         return 16, 8, 16, 4
     if plan.can_split and large:
         return 32, 8, 16, 4

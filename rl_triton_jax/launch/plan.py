@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ class Plan:
 
     `family` names its terms, `kind` the estimator; `rows` and `widths` say how many rows a result
     has, and how many numbers each of them; `behind` pairs operands with those that are read as the
-    row behind their last; operands that are `held` are not used before all are read; `outer` and
+    row behind their last; `holds` says that coefficients wait until all is read; `outer` and
     `inner` are the sizes of the merged axes, `lanes` their number along inner; `columns` says that
     the tile lies along inner and `can_split` that time may be split over programs. Of the tile that
     a configuration chose: `even` says that all rows of every tile exist, `whole` that all lanes do,
@@ -43,7 +43,7 @@ class Plan:
     widths: tuple[int, ...]
     data: tuple[str, ...]
     behind: tuple[tuple[str, str], ...]
-    held: tuple[str, ...]
+    holds: bool
     can_split: bool
     length: int
     outer: Shape
@@ -157,9 +157,6 @@ ESTIMATORS = {"retrace_from_policy": "retrace"}
 BEHIND = {"values": "bootstrap_value", "terminated": "last_terminated"}
 """Operands, and those that hold what follows their last row."""
 
-COEFFICIENTS = {"a", "gamma", "lambda_", "log_rho", "rho", "terminated", "trace", "truncated"}
-"""Operands whose numbers are multiplied from row to row (of flags, if they are numbers)."""
-
 DATA = {"errors": "rewards", "returns": "rewards", "traces": "x", "sum": "x", "linear": "b"}
 """Family -> its first data operand."""
 
@@ -175,7 +172,7 @@ def make_plan(
     dtype: Any,
     index: tuple[Any, Any],
     largest_log: float,
-    can_hold: Container[str],
+    holds: bool,
     can_split: bool,
     options: Mapping[str, Any],
 ) -> Plan:
@@ -191,7 +188,7 @@ def make_plan(
       dtype: Triton's type of the accumulation.
       index: Triton's types of offsets for arrays of less than 2^31 elements, and of more.
       largest_log: what exp may be applied to without overflow.
-      can_hold: operands that may wait until all are read.
+      holds: whether coefficients wait until all is read.
       can_split: whether time may be split over programs.
       options: the primitive's other parameters.
     """
@@ -224,11 +221,7 @@ def make_plan(
         widths=tuple(widths.get(name, 1) for name in results),
         data=(DATA[family],),
         behind=behind,
-        held=tuple(
-            name
-            for name, layout in zip(shapes, found, strict=True)
-            if layout.time != 0 and name in COEFFICIENTS and name in can_hold
-        ),
+        holds=holds,
         can_split=can_split,
         length=length,
         outer=outer,

@@ -11,7 +11,7 @@ import numpy as np
 import triton.language as tl
 
 from rl_triton_jax.kernels import scan
-from rl_triton_jax.launch.availability import can_hold, can_split
+from rl_triton_jax.launch.availability import can_split
 from rl_triton_jax.launch.configs import choose
 from rl_triton_jax.launch.plan import Plan, make_plan
 from rl_triton_jax.launch.slim import slim
@@ -68,7 +68,7 @@ def call(
         dtype=TYPES[np.dtype(dtype).name],
         index=(tl.int32, tl.int64),
         largest_log=0.99 * float(np.log(np.finfo(dtype).max)) if np.dtype(dtype).kind == "f" else 0,
-        can_hold=can_hold(on_cuda, operands),
+        holds=on_cuda,  # by PTX
         can_split=can_split(on_cuda, np.dtype(dtype).name, tuple(operands)),
         options=options,
     )
