@@ -44,9 +44,9 @@ PUBLISH: tl.constexpr = tl.constexpr("""{
 
 @triton.jit
 def pack(a, b):
-    """Two float32 as a word that is not 0: where a is 0, its sign is set."""
-    a = tl.where(a == 0, -0.0, a)
-    high = a.to(tl.int32, bitcast=True).to(tl.int64) << 32
+    """Two float32 as a word that is not 0: where a is 0, its sign is set, by its bit, for Triton
+    3.7 takes the constant -0.0 for 0.0."""
+    high = (a.to(tl.int32, bitcast=True) | ((a == 0).to(tl.int32) << 31)).to(tl.int64) << 32
     return high | (b.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF)
 
 

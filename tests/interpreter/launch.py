@@ -36,7 +36,8 @@ launched = []  # the names of all kernels so far
 
 @triton.jit
 def publish(pointer, word, here):
-    tl.store(pointer, word, mask=here.to(tl.int32) != 0)
+    # sums, since Triton 3.7 cannot store arrays that NumPy has broadcast
+    tl.store(pointer + tl.zeros_like(word), word, mask=here.to(tl.int32) + 0 != 0)
 
 
 @triton.jit
