@@ -49,7 +49,7 @@ STN = [(2048, 128, 4), (30, 64, 1024), (4, 512, 4096)]
 TNK = [(128, 1024, 4)]
 SPLIT = [(65536, 64), (8192, 64), (65536, 16), (1024, 64), (2048, 64), (1048576, 1), (128, 32768)]
 MAIN = [(128, 4096), (2048, 4096)]
-AS_LARGE = [((512, 4096), "TN"), ((1024, 8192), "TN"), ((4, 512, 4096), "STN")]
+OTHERS = [((512, 4096), "TN"), ((300, 4096), "TN"), ((1024, 8192), "TN"), ((4, 512, 4096), "STN")]
 ONE_AXIS_OPS = [op for op in OPS if op != "retrace_from_policy"]
 
 
@@ -65,7 +65,7 @@ def _table() -> Iterator[Job]:
         for steps, envs in MAIN:
             for case in layouts(op, steps, envs):
                 yield Job(case, "device", TABLE)
-        for shape, layout in AS_LARGE:
+        for shape, layout in OTHERS:
             yield Job(Case(op, shape, layout), "device", FLOOR)
 
 
