@@ -122,8 +122,10 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
         return 8, 16, 16, 8 if 4 * size <= MANY else 4
     if plan.length <= 256:
         return 16, 16, 16, 8
+    if plan.length <= 320:
+        return 20, 16, 16, 8  # of 32 chunks, a third would be empty
     if plan.length <= 512:
-        return (20, 16, 16, 8) if plan.length <= 320 else (16, 32, 16, 16)
+        return 16, 32, 16, 16
     return _of_long_windows(plan, size)
 
 
