@@ -12,7 +12,13 @@ from tests import test_kernel_budget as budget
 
 pytestmark = budget.pytestmark
 
-SHAPES = {"short": budget.SHAPE, "large": budget.LARGE, "wide": (512, 16384), "ragged": (300, 4096)}
+SHAPES = {
+    "short": budget.SHAPE,
+    "long": (8192, 64),
+    "large": budget.LARGE,
+    "wide": (512, 16384),
+    "ragged": (300, 4096),
+}
 ESTIMATORS = [op for op in budget.CALLS if op != "retrace_from_policy"]
 """A policy's tables are read in pieces."""
 
@@ -50,3 +56,23 @@ def test_loads_come_first(op, shape, columns):
         late, count = behind_a_wait(budget.compiled(**params).asm["cubin"])
         assert count > 0
         assert late == 0, f"{kernel}: {late} of {count}"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "waits"),
+    [
+        ("gamma", "float32", True),
+        ("log_rho", "bfloat16", True),
+        ("a", "int32", True),
+        ("terminated", "float32", True),
+        ("terminated", "uint8", False),
+        ("rewards", "float32", False),
+    ],
+)
+def test_coefficients_wait(name, dtype, waits):
+    """Flags that are bytes cost no product."""
+    import triton.language as tl
+
+    from rl_triton_jax.kernels import hold
+
+    assert hold.is_factor(name, getattr(tl, dtype)) == waits

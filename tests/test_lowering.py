@@ -392,13 +392,14 @@ def test_rocm_has_kernels_on_demand_only():
 
 
 @pytest.mark.parametrize("capability", [None, 90])
-def test_programs_wait_for_each_other_on_cuda_only(capability, monkeypatch):
-    """They do it in PTX."""
+def test_programs_wait_on_cuda_only(capability, monkeypatch):
+    """For each other, and for all that they read: they do it in PTX."""
     launch = pytest.importorskip("rl_triton_jax.launch.triton")
-    words = []
+    words, holds = [], []
 
-    def triton_call(operands, *, out_type, zeroed_outputs, **params):
+    def triton_call(operands, *, out_type, zeroed_outputs, plan, **params):
         words.extend(zeroed_outputs)
+        holds.append(plan.holds)
         return [jnp.zeros(x.shape, x.dtype) for x in out_type]
 
     monkeypatch.setattr(launch.jax_triton, "triton_call", triton_call)
@@ -414,3 +415,4 @@ def test_programs_wait_for_each_other_on_cuda_only(capability, monkeypatch):
         reverse=False,
     )
     assert len(words) == (capability is not None)
+    assert holds == [capability is not None]

@@ -46,12 +46,6 @@ def enter(plan: tl.constexpr, a, b, h):
         return b
 
 
-@triton.constexpr_function
-def first(plan):
-    """The row that is computed first."""
-    return plan.length - 1 if plan.reverse else 0
-
-
 @triton.jit
 def place(plan: tl.constexpr, PROGRAMS: tl.constexpr):
     """Which part of the time this program has, the earliest computed first, and where in it."""
@@ -88,14 +82,14 @@ def columns(
     inner = (program % GROUPS * BN + tl.arange(0, BN))[None, :]
     inside = inner < plan.lanes
     chunk = tl.arange(0, WT)[:, None].to(plan.index)
-    lanes = (operands, outer, inner, inside, chunk, (), ())
     h = tl.zeros([1, BN], plan.dtype)
     if masked(plan):
+        lanes = (operands, outer, inner, inside, chunk, (), ())
         ends = outermost(plan, lanes, 0, WT, BN)
         entered = tl.full([1, BN], start(plan), plan.index)
     for turn in range(plan.blocks if plan.parts == 1 else 1):
         block = part + turn
-        t = first(plan) + plan.direction * (block * (S * WT) + chunk * S)
+        t = start(plan) + plan.direction * (block * (S * WT) + chunk * S + 1)
         x = (operands, outer, inner, inside, t, (), ())
         outputs = result_tiles(plan, x, results)
         if masked(plan):
@@ -159,9 +153,9 @@ def rows(operands, r0, r1, r2, r3, words, plan: tl.constexpr, BT: tl.constexpr, 
     outer = (program * BN + tl.arange(0, BN))[:, None]
     inside = outer < plan.outer_size
     along = tl.arange(0, BT)[None, :].to(plan.index)
-    lanes = (operands, outer, 0, inside, along, (), ())
     h = tl.zeros([BN, 1], plan.dtype)
     if masked(plan):
+        lanes = (operands, outer, 0, inside, along, (), ())
         ends = outermost(plan, lanes, 1, BN, BT)
         entered = tl.full([BN, 1], start(plan), plan.index)
     for turn in range(plan.blocks if plan.parts == 1 else 1):

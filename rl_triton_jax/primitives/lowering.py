@@ -15,6 +15,7 @@ from jax.interpreters import mlir
 
 from rl_triton_jax import config, rules
 from rl_triton_jax.launch import availability
+from rl_triton_jax.launch.plan import BEHIND
 from rl_triton_jax.primitives import sharding
 from rl_triton_jax.recurrences.rows import (
     Arrays,
@@ -28,9 +29,6 @@ from rl_triton_jax.recurrences.rows import (
 from rl_triton_jax.recurrences.solvers import SOLVERS
 
 type Recurrence = Callable[[Rows], Arrays]
-
-BEHIND = {"values": "bootstrap_value"}
-"""Of an operand with one row more than the others, that row's cotangent goes by this name."""
 
 
 def register(p: Primitive, unfused: Callable) -> None:
