@@ -29,6 +29,8 @@ LONG = {True: (65536, 64), False: (32768, 64)}
 """Time is split over programs; columns, rows."""
 LARGE = (2048, 4096)
 """Memory is what such arrays wait for; their tiles have more rows."""
+WHOLE = (512, 4096)
+"""The longest windows that one program of 16 warps has to itself."""
 
 # operation -> the floating operands with every row (the derivative's are these), with one, options
 CALLS = {
@@ -42,6 +44,7 @@ CALLS = {
     "episodic_prefix_sum": ("x", "init", {}),
     "linear_recurrence": ("a b", "init", {}),
 }
+OF_FEW_OPERANDS = [op for op in CALLS if op not in ("vtrace", "retrace", "retrace_from_policy")]
 FLAGLESS = {"linear_recurrence"}
 COEFFICIENTS = {"log_rho", "a", "behaviour_log_prob"}
 ACTIONS = 18
@@ -210,6 +213,7 @@ def seen(op, columns, capability=90, sizes=SHAPE):
             "registers": usage["REG"],
             "stack": usage["STACK"] + usage.get("LOCAL", 0),
             "shared": result.metadata.shared,
+            "warps": result.metadata.num_warps,
             "ptx": len(ptx.splitlines()),
             "loads": len(re.findall(r"tt\.load(?!.*isVolatile)", ir)),
             "wide": len(re.findall(r"ld\.global\S*\.v4\.b32", ptx)),
@@ -242,7 +246,7 @@ def test_budget(capability, op, columns):
 
 
 @pytest.mark.parametrize("columns", [True, False], ids=layout)
-@pytest.mark.parametrize("op", ["gae", "vtrace", "retrace_from_policy"])
+@pytest.mark.parametrize("op", CALLS)
 def test_long_windows(op, columns):
     for kernel, x in seen(op, columns, sizes=LONG[columns]).items():
         assert x["stack"] == 0, f"{kernel} spills"
@@ -252,6 +256,15 @@ def test_long_windows(op, columns):
 def test_large_arrays(op):
     for kernel, x in seen(op, columns=True, sizes=LARGE).items():
         assert x["stack"] == 0, f"{kernel} spills"
+
+
+@pytest.mark.parametrize("op", OF_FEW_OPERANDS)
+def test_whole_windows(op):
+    """A multiprocessor has registers for two programs."""
+    x = seen(op, columns=True, sizes=WHOLE)[op]
+    assert x["warps"] == 16
+    assert x["stack"] == 0, f"{op} spills"
+    assert x["registers"] <= 64
 
 
 def main():

@@ -10,15 +10,16 @@ class Config:
     """A launch: which kernel, its block sizes, and how many programs of how many warps.
 
     Time may be split over `parts` programs, which pass the carry on; `actions` is how many of them
-    a tile of a table holds.
+    a tile of a table holds; `registers` is how many a thread has at most.
     """
 
     kernel: str
     constants: tuple[tuple[str, int], ...]
     programs: int
     warps: int
-    actions: int = 1
-    parts: int = 1
+    registers: int
+    actions: int
+    parts: int
 
     def tile(self, plan: Plan) -> Plan:
         """The plan, with what it says of this configuration's tiles."""
@@ -27,17 +28,32 @@ class Config:
         return plan.tiled(block, sizes["BN"], self.warps, actions=self.actions, parts=self.parts)
 
 
+REGISTERS, FEWER_REGISTERS = 128, 64
+"""So many 16 warps have, and two programs of 16 warps that share a multiprocessor. Without a bound
+the assembler spills, at fewer."""
+
+
 def columns(
-    plan: Plan, fold: int, chunks: int, lanes: int, warps: int, *, split: bool, actions: int = 1
+    plan: Plan,
+    fold: int,
+    chunks: int,
+    lanes: int,
+    warps: int,
+    registers: int = REGISTERS,
+    *,
+    split: bool,
+    actions: int = 1,
 ) -> Config:
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
     lanes = min(lanes, power_of_2(plan.lanes))
     fold, chunks = _chunks(plan.length, fold, chunks)
     warps = min(max(lanes * chunks * actions // 32, 1), warps)
+    if plan.length % (fold * chunks):
+        registers = REGISTERS  # rows that might not exist take some
     parts = _parts(plan, fold * chunks) if split else 1
     programs = parts * plan.outer_size * -(-plan.lanes // lanes)
     sizes = (("S", fold), ("WT", chunks), ("BN", lanes))
-    return Config("columns", sizes, programs, warps, actions, parts)
+    return Config("columns", sizes, programs, warps, registers, actions, parts)
 
 
 def _chunks(length: int, fold: int, chunks: int) -> tuple[int, int]:
@@ -61,7 +77,8 @@ def rows(
     warps = min(max(block * lanes * actions // 32, 1), warps)
     parts = _parts(plan, block) if split else 1
     programs = parts * -(-plan.outer_size // lanes)
-    return Config("rows", (("BT", block), ("BN", lanes)), programs, warps, actions, parts)
+    sizes = (("BT", block), ("BN", lanes))
+    return Config("rows", sizes, programs, warps, REGISTERS, actions, parts)
 
 
 def _parts(plan: Plan, block: int) -> int:
@@ -79,25 +96,24 @@ def choose(plan: Plan) -> Config:
 
 FEW, MANY = 1024, 1 << 22
 """With fewer lanes than FEW, the GPU is not busy unless time is split, which takes a memset; with
-as many rows of lanes as MANY, or half as many of four operands, memory is, and programs that share
-time keep it busy with fewer registers."""
+as many rows of lanes as MANY, or half as many of four operands or in long windows, memory is, and
+programs that share time keep it busy with fewer registers."""
 
 
 def _columns(plan: Plan) -> Config:
     lanes = plan.outer_size * plan.lanes
-    size = lanes * plan.length
     if plan.length <= 64:
         tile = (8, 8, 32 if plan.length <= 32 or lanes > 2 * FEW else 16, 4)
     elif not plan.can_split and len(plan.with_rows) >= 4:
         tile = _of_wide_rows(plan, lanes)
     elif lanes < FEW:
-        tile = _of_few_lanes(plan, size)
+        tile = _of_few_lanes(plan, lanes)
     else:
-        tile = _of_many_lanes(plan, size)
+        tile = _of_many_lanes(plan, lanes * plan.length)
     return columns(plan, *tile, split=True)
 
 
-def _of_wide_rows(plan: Plan, lanes: int) -> tuple[int, int, int, int]:
+def _of_wide_rows(plan: Plan, lanes: int) -> tuple[int, ...]:
     """With a mask or in float64, a thread has registers for 8 numbers of so many operands."""
     if 128 < plan.length <= 512 and lanes < FEW:
         return 8, 64, 8, 16
@@ -106,17 +122,20 @@ def _of_wide_rows(plan: Plan, lanes: int) -> tuple[int, int, int, int]:
     return 8, 16, 16, 8
 
 
-def _of_few_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
+def _of_few_lanes(plan: Plan, lanes: int) -> tuple[int, ...]:
     if 128 < plan.length <= 512:
         return 16, 32, 8, 8  # what a split saves is less than its memset
-    return _of_long_windows(plan, size)
+    if plan.can_split and 512 < plan.length <= 1024 and lanes <= FEW // 4:
+        return 4, 16, 16, 8  # of so few numbers, a program should have fewer
+    return _of_long_windows(plan, lanes * plan.length)
 
 
-def _of_many_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
+def _of_many_lanes(plan: Plan, size: int) -> tuple[int, ...]:
     if plan.lanes < 8:
         return 2, 64, plan.lanes, 4  # the rows of a thread lie side by side
     streams = len(plan.with_rows)
-    if plan.can_split and (2 * size if streams >= 4 else size) >= MANY:
+    many = MANY // 2 if streams >= 4 or plan.length > 512 else MANY
+    if plan.can_split and size >= many:
         return _of_streams(plan, streams)
     if plan.length <= 128:
         return 8, 16, 16, 8 if 4 * size <= MANY else 4
@@ -125,27 +144,32 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, int, int, int]:
     if plan.length <= 320:
         return 20, 16, 16, 8  # of 32 chunks, a third would be empty
     if plan.length <= 512:
-        return 16, 32, 16, 16
+        fits = plan.can_split and _kept(plan) <= 3
+        return 16, 32, 16, 16, FEWER_REGISTERS if fits else REGISTERS
     return _of_long_windows(plan, size)
 
 
-def _of_streams(plan: Plan, streams: int) -> tuple[int, int, int, int]:
+def _of_streams(plan: Plan, streams: int) -> tuple[int, ...]:
     """The fewer operands have rows, the more rows a program has of them."""
     if streams == 3 and 256 < plan.length <= 512:
         return 8, 8, 32, 4  # up to 8 parts tell each other without a scan
     if streams == 2 and plan.length > 1024:
         return 32, 4, 32, 4
-    return 16, 8 if streams < 3 else 4, 32, 4
+    one_block = streams == 3 and plan.length <= 128
+    return 16, 8 if streams < 3 or one_block else 4, 32, 4
 
 
-def _of_long_windows(plan: Plan, size: int) -> tuple[int, int, int, int]:
-    large = 2 * size >= MANY
-    kept = len(plan.with_rows) + plan.is_vjp  # of a row, until results are written
-    if plan.can_split and (plan.length <= 2048 or (large and kept >= 4)):
+def _of_long_windows(plan: Plan, size: int) -> tuple[int, ...]:
+    if plan.can_split and 2 * size >= MANY and _kept(plan) <= 3:
+        return 16, 8, 32, 8, FEWER_REGISTERS
+    if plan.can_split and (plan.length <= 2048 or 2 * size >= MANY):
         return 16, 8, 16, 4
-    if plan.can_split and large:
-        return 32, 8, 16, 4
     return 16, 16, 16, 8
+
+
+def _kept(plan: Plan) -> int:
+    """How many numbers of a row a thread keeps until results are written."""
+    return len(plan.with_rows) + plan.is_vjp
 
 
 def _rows(plan: Plan) -> Config:

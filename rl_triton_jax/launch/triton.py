@@ -12,7 +12,7 @@ import triton.language as tl
 
 from rl_triton_jax.kernels import scan
 from rl_triton_jax.launch.availability import can_split
-from rl_triton_jax.launch.configs import choose
+from rl_triton_jax.launch.configs import REGISTERS, choose
 from rl_triton_jax.launch.plan import Plan, make_plan
 from rl_triton_jax.launch.slim import slim
 
@@ -25,16 +25,15 @@ PTX_VERSIONS = {103: 88, 120: 87, 100: 86}
 """Lowest PTX version per compute capability; 80 for all before. Triton picks its own toolchain's
 version, which an older CUDA rejects."""
 
-REGISTERS = 128
-"""Of a thread, at most: so many 16 warps have. Without a bound the assembler spills, at fewer."""
 
-
-def backend_options(warps: int, compute_capability: int | None) -> dict[str, Any]:
+def backend_options(
+    warps: int, compute_capability: int | None, registers: int = REGISTERS
+) -> dict[str, Any]:
     """What Triton's compiler is told; None is no CUDA."""
     options = {"num_warps": warps, "num_stages": 1, "enable_fp_fusion": True}
     if compute_capability is not None:
         options["ptx_version"] = PTX_VERSIONS.get(compute_capability, 80)
-        options["maxnreg"] = REGISTERS
+        options["maxnreg"] = registers
     return options
 
 
@@ -94,7 +93,7 @@ def call(
                 grid=(config.programs,),
                 name=f"rl_triton_{name}",
                 compute_capability=compute_capability,
-                backend_options=backend_options(config.warps, compute_capability),
+                backend_options=backend_options(config.warps, compute_capability, config.registers),
                 plan=tiled,
                 **constants,
             )
