@@ -155,8 +155,9 @@ def _of_streams(plan: Plan, streams: int) -> tuple[int, ...]:
         return 8, 8, 32, 4  # up to 8 parts tell each other without a scan
     if streams == 2 and plan.length > 1024:
         return 32, 4, 32, 4
-    one_block = streams == 3 and plan.length <= 128
-    return 16, 8 if streams < 3 or one_block else 4, 32, 4
+    if streams >= 3 and plan.length <= 128:
+        return 16, 8, 32, 4 if streams == 3 else 8  # one block, and so no memset
+    return 16, 8 if streams < 3 else 4, 32, 4
 
 
 def _of_long_windows(plan: Plan, size: int) -> tuple[int, ...]:
@@ -179,8 +180,8 @@ def _rows(plan: Plan) -> Config:
         return rows(plan, *tile, split=True)
     if plan.length > 2048 and (plan.can_split or plan.heavy):
         return rows(plan, 1024, 1, 4, split=True)
-    if plan.length > 1024 and plan.heavy and not few:
-        return rows(plan, 256, 1, 1, split=True)
+    if plan.length > 512 and plan.heavy and not few:
+        return rows(plan, 1024, 1, 4, split=True)
     block = min(2048, power_of_2(plan.length))
     lanes = max(512 // block, 1)
     a_thread = 4 if block <= 1024 else 8
