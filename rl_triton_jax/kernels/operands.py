@@ -188,8 +188,9 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """
     if is_loaded(plan, x[5], name, o):
         return x[5][load_slot(plan, name, o)]
-    sure: tl.constexpr = layout_of(plan, name).time == 0 or (plan.even and o == 0)
-    return load(plan, x, name, o, address(plan, x, name, o), sure)
+    else:
+        sure: tl.constexpr = layout_of(plan, name).time == 0 or (plan.even and o == 0)
+        return load(plan, x, name, o, address(plan, x, name, o), sure)
 
 
 @triton.jit

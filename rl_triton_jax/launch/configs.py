@@ -137,15 +137,15 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, ...]:
     many = MANY // 2 if streams >= 4 or plan.length > 512 else MANY
     if plan.can_split and size >= many:
         return _of_streams(plan, streams)
+    registers = FEWER_REGISTERS if plan.can_split and _kept(plan) <= 3 else REGISTERS
     if plan.length <= 128:
-        return 8, 16, 16, 8 if 4 * size <= MANY else 4
+        return 8, 16, 16, 8 if 4 * size <= MANY else 4, registers
     if plan.length <= 256:
-        return 16, 16, 16, 8
+        return 16, 16, 16, 8, registers
     if plan.length <= 320:
         return 20, 16, 16, 8  # of 32 chunks, a third would be empty
     if plan.length <= 512:
-        fits = plan.can_split and _kept(plan) <= 3
-        return 16, 32, 16, 16, FEWER_REGISTERS if fits else REGISTERS
+        return 16, 32, 16, 16, registers
     return _of_long_windows(plan, size)
 
 
