@@ -135,12 +135,16 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, ...]:
         return 2, 64, plan.lanes, 4  # the rows of a thread lie side by side
     streams = len(plan.with_rows)
     many = MANY // 2 if streams >= 4 or plan.length > 512 else MANY
-    if plan.can_split and size >= many:
-        return _of_streams(plan, streams)
     registers = FEWER_REGISTERS if plan.can_split and _kept(plan) <= 3 else REGISTERS
     if plan.length <= 128:
-        return 8, 16, 16, 8 if 4 * size <= MANY else 4, registers
+        if 4 * size <= MANY:
+            return 8, 16, 16, 8
+        return (8, 16, 32, 8, registers) if streams == 3 else (16, 8, 32, 8, registers)
+    if plan.can_split and size >= many:
+        return _of_streams(plan, streams)
     if plan.length <= 256:
+        if 2 * size >= MANY and registers < REGISTERS:
+            return 16, 16, 32, 16, registers
         return 16, 16, 16, 8, registers
     if plan.length <= 320:
         return 20, 16, 16, 8  # of 32 chunks, a third would be empty
@@ -155,8 +159,6 @@ def _of_streams(plan: Plan, streams: int) -> tuple[int, ...]:
         return 8, 8, 32, 4  # up to 8 parts tell each other without a scan
     if streams == 2 and plan.length > 1024:
         return 32, 4, 32, 4
-    if streams >= 3 and plan.length <= 128:
-        return 16, 8, 32, 4 if streams == 3 else 8  # one block, and so no memset
     return 16, 8 if streams < 3 else 4, 32, 4
 
 

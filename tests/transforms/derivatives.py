@@ -29,7 +29,7 @@ def _(op, args):
     return jax.jvp(f, (moving,), (direction(moving),))
 
 
-@check("jvp by one argument alone")
+@check("jvp by one argument alone", cases=EVERY_CASE)
 def _(op, args):
     f, moving = differentiable(op, args)
     return {
@@ -38,7 +38,7 @@ def _(op, args):
     }
 
 
-@check("grad by one argument alone", expect=PLAIN)
+@check("grad by one argument alone", expect=PLAIN, cases=EVERY_CASE)
 def _(op, args):
     f, moving = differentiable(op, args)
     alone = {n: jax.grad(lambda x, n=n: loss(f)(moving | {n: x}))(x) for n, x in moving.items()}
