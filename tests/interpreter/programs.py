@@ -28,11 +28,6 @@ PROGRAMS = (
 )
 """Compiling takes the time: tests do these with gae, and the first with all other cases."""
 
-WITHOUT = {"shard_map over some axes"} | {
-    name for name, check in transforms.CHECKS.items() if check.expect == "eval_shape"
-}
-"""Checks in which no kernel runs."""
-
 
 def checks_of_table(case, names=tuple(transforms.CHECKS), x64=True):
     """Those that apply to the case, in float64 or in float32."""
@@ -47,7 +42,7 @@ def checks_of_table(case, names=tuple(transforms.CHECKS), x64=True):
                 got = transform(transforms.operation(case, "triton"), arguments)
                 expected = transforms.CHECKS[transform.expect](transforms.oracle(case), arguments)
                 same(jax.tree.map(jnp.asarray, got), expected)
-            assert (len(launched) > before) == (name not in WITHOUT)
+            assert (len(launched) > before) == (name not in transforms.WITHOUT_KERNELS)
 
         yield f"{name}, {case}", check
 

@@ -21,6 +21,7 @@ __all__ = [  # the modules whose checks are in the table, and what tests use
     "CHECKS",
     "OPERATIONS",
     "PLAIN",
+    "WITHOUT_KERNELS",
     "along",
     "arguments",
     "batches",
@@ -38,3 +39,8 @@ __all__ = [  # the modules whose checks are in the table, and what tests use
     "operation",
     "oracle",
 ]
+
+WITHOUT_KERNELS = {"shard_map over some axes"} | {
+    name for name, check in CHECKS.items() if check.expect == "eval_shape"
+}
+"""Checks in which no kernel runs."""
