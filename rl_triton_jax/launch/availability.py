@@ -67,8 +67,8 @@ def can_split(cuda: bool, dtype: str, operands: Sequence[str]) -> bool:
 
 
 LONG, FEW = 2048, 512
-"""gae in float64, in-graph µs of the kernel and of the parallel scan: 21 and 31 at 1024x64, 173 and
-82 at 8192x64, 1189 and 159 at 65536x16, 106 and 263 at 2048x4096 (benchmarks/results/ingraph.json).
+"""gae in float64, in-graph µs of the kernel and of the parallel scan: 18 and 29 at 1024x64, 110 and
+86 at 8192x64, 743 and 142 at 65536x16, 101 and 267 at 2048x4096 (benchmarks/results/ingraph.json).
 """
 
 
