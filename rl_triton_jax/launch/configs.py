@@ -46,24 +46,26 @@ def columns(
 ) -> Config:
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
     lanes = min(lanes, power_of_2(plan.lanes))
-    fold, chunks = _chunks(plan.length, fold, chunks)
+    asked = fold
+    most = max(fold, 16) if len(plan.with_rows) >= 4 else 2 * fold
+    fold, chunks = _chunks(plan.length, fold, chunks, most)
     warps = min(max(lanes * chunks * actions // 32, 1), warps)
-    if plan.length % (fold * chunks):
-        registers = REGISTERS  # rows that might not exist take some
+    if fold > asked or plan.length % (fold * chunks):
+        registers = REGISTERS  # more rows, or some that might not exist, take more
     parts = _parts(plan, fold * chunks) if split else 1
     programs = parts * plan.outer_size * -(-plan.lanes // lanes)
     sizes = (("S", fold), ("WT", chunks), ("BN", lanes))
     return Config("columns", sizes, programs, warps, registers, actions, parts)
 
 
-def _chunks(length: int, fold: int, chunks: int) -> tuple[int, int]:
+def _chunks(length: int, fold: int, chunks: int, most: int) -> tuple[int, int]:
     """For a window that one block holds: as few rows as that takes, with none too many if chunks
-    can be even; rows that might not exist cost instructions."""
+    can be even, of so many rows at most; rows that might not exist cost instructions."""
     if length > fold * chunks:
         return fold, chunks
     chunks = power_of_2(-(-length // fold))
     for fewer in (chunks, chunks // 2, chunks // 4):
-        if fewer and length % fewer == 0 and length // fewer <= 2 * fold:
+        if fewer and length % fewer == 0 and length // fewer <= most:
             return length // fewer, fewer
     return -(-length // chunks), chunks
 
@@ -139,7 +141,8 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, ...]:
     if plan.length <= 128:
         if 4 * size <= MANY:
             return 8, 16, 16, 8
-        return (8, 16, 32, 8, registers) if streams == 3 else (16, 8, 32, 8, registers)
+        fold = 8 if streams == 3 or plan.length % 16 else 16
+        return fold, 128 // fold, 32, 8, registers
     if plan.can_split and size >= many:
         return _of_streams(plan, streams)
     if plan.length <= 256:
