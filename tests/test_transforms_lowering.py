@@ -1,7 +1,8 @@
-"""Every check of the table of transformations, lowered for a GPU that is not there.
+"""The table of transformations, lowered for a GPU that is not there.
 
 Triton's interpreter takes what its compiler does not: operands that lanes share in one call and not
-in another have other types. Here all kernels of all checks are compiled; `tests.gpu` runs them.
+in another have other types. Here all kernels of a check are compiled: of those in which arguments
+move alone, or of all if the whole table is asked for; `tests.gpu` runs them.
 """
 
 from functools import partial
@@ -10,17 +11,19 @@ import pytest
 
 from tests.test_lowering import for_cuda, kernels, lower, needs_cuda_plugin, small_tiles
 from tests.transforms import CHECKS, WITHOUT_KERNELS, arguments, operation
+from tests.transforms.checks import WHOLE_TABLE
 
 pytestmark = [needs_cuda_plugin, for_cuda]
 
 __all__ = ["small_tiles"]
 
-PARAMETERS = [
-    (name, case)
+NAMES = [
+    name
     for name, check in CHECKS.items()
+    if WHOLE_TABLE or name.endswith("one argument alone")
     if name not in WITHOUT_KERNELS and not check.eager
-    for case in check.cases
 ]
+PARAMETERS = [(name, case) for name in NAMES for case in CHECKS[name].cases]
 
 
 @pytest.mark.parametrize(("name", "case"), PARAMETERS)
