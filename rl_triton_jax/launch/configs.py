@@ -47,7 +47,7 @@ def columns(
     """`chunks` chunks of `fold` rows of `lanes` lanes a program; no larger than the arrays are."""
     lanes = min(lanes, power_of_2(plan.lanes))
     asked = fold
-    most = max(fold, 16) if len(plan.with_rows) >= 4 else 2 * fold
+    most = min(2 * fold, max(fold, 16)) if len(plan.with_rows) >= 4 else 2 * fold
     fold, chunks = _chunks(plan.length, fold, chunks, most)
     warps = min(max(lanes * chunks * actions // 32, 1), warps)
     if fold > asked or plan.length % (fold * chunks):
