@@ -87,8 +87,13 @@ def compilation(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if kind == "device"
     ]
     programs = list(dict.fromkeys(program for group in groups for program in group))
+    if not programs:
+        return
     yield "## Compilation and memory\n"
-    yield "Seconds to trace, lower and compile; MiB at the peak, arguments and outputs included.\n"
+    yield (
+        "Seconds to trace, lower and compile, others at the same time; less where another case has "
+        "the same kernel. MiB at the peak, arguments and outputs included.\n"
+    )
     yield _row(["case", *programs])
     yield _row(["---"] * (1 + len(programs)))
     for group in filter(None, groups):

@@ -67,8 +67,8 @@ def can_split(cuda: bool, dtype: str, operands: Sequence[str]) -> bool:
 
 
 LONG, FEW = 2048, 512
-"""gae in float64, in-graph µs of the kernel and of the parallel scan: 18 and 29 at 1024x64, 110 and
-86 at 8192x64, 743 and 142 at 65536x16, 101 and 267 at 2048x4096 (benchmarks/results/ingraph.json).
+"""gae in float64, in-graph µs of the kernel and of the parallel scan: 16 and 28 at 1024x64, 104 and
+72 at 8192x64, 737 and 146 at 65536x16, 91 and 242 at 2048x4096 (benchmarks/results/ingraph.json).
 """
 
 
