@@ -151,6 +151,9 @@ def test_quick_run_compares_and_reports(tmp_path, capsys):
     text = (tmp_path / "report.md").read_text()
     assert "not device time" in text
     assert "| gae TN 4x8 float32 | library scan |" in text
+    assert text.count("## Compilation and memory") == 2
+    in_graph = [row for row in found["rows"] if row["measure"] == "in_graph"]
+    assert "Compilation" not in report.markdown({**found, "rows": in_graph})
     for plot in ("roofline", "speedup", "in_graph"):
         assert (tmp_path / f"{plot}.png").stat().st_size > 1000
 

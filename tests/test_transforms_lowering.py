@@ -17,13 +17,13 @@ pytestmark = [needs_cuda_plugin, for_cuda]
 
 __all__ = ["small_tiles"]
 
-NAMES = [
-    name
-    for name, check in CHECKS.items()
-    if WHOLE_TABLE or name.endswith("one argument alone")
-    if name not in WITHOUT_KERNELS and not check.eager
+ALONE = [f"{transform} one argument alone" for transform in ("jvp by", "grad by", "vmap of")]
+PARAMETERS = [
+    (name, case)
+    for name in (CHECKS if WHOLE_TABLE else ALONE)
+    if name not in WITHOUT_KERNELS and not CHECKS[name].eager
+    for case in CHECKS[name].cases
 ]
-PARAMETERS = [(name, case) for name in NAMES for case in CHECKS[name].cases]
 
 
 @pytest.mark.parametrize(("name", "case"), PARAMETERS)

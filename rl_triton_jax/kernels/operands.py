@@ -188,7 +188,7 @@ def raw(plan: tl.constexpr, x, name: tl.constexpr, o: tl.constexpr):
     """
     if is_loaded(plan, x[5], name, o):
         return x[5][load_slot(plan, name, o)]
-    else:
+    else:  # Triton compiles what stands behind a return, and the types may differ
         sure: tl.constexpr = layout_of(plan, name).time == 0 or (plan.even and o == 0)
         return load(plan, x, name, o, address(plan, x, name, o), sure)
 

@@ -137,7 +137,7 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, ...]:
         return 2, 64, plan.lanes, 4  # the rows of a thread lie side by side
     streams = len(plan.with_rows)
     many = MANY // 2 if streams >= 4 or plan.length > 512 else MANY
-    registers = FEWER_REGISTERS if plan.can_split and _kept(plan) <= 3 else REGISTERS
+    registers = _registers(plan)
     if plan.length <= 128:
         if 4 * size <= MANY:
             return 8, 16, 16, 8
@@ -146,7 +146,7 @@ def _of_many_lanes(plan: Plan, size: int) -> tuple[int, ...]:
     if plan.can_split and size >= many:
         return _of_streams(plan, streams)
     if plan.length <= 256:
-        if 2 * size >= MANY and registers < REGISTERS:
+        if 2 * size >= MANY and registers == FEWER_REGISTERS:
             return 16, 16, 32, 16, registers
         return 16, 16, 16, 8, registers
     if plan.length <= 320:
@@ -166,16 +166,17 @@ def _of_streams(plan: Plan, streams: int) -> tuple[int, ...]:
 
 
 def _of_long_windows(plan: Plan, size: int) -> tuple[int, ...]:
-    if plan.can_split and 2 * size >= MANY and _kept(plan) <= 3:
+    if 2 * size >= MANY and _registers(plan) == FEWER_REGISTERS:
         return 16, 8, 32, 8, FEWER_REGISTERS
     if plan.can_split and (plan.length <= 2048 or 2 * size >= MANY):
         return 16, 8, 16, 4
     return 16, 16, 16, 8
 
 
-def _kept(plan: Plan) -> int:
-    """How many numbers of a row a thread keeps until results are written."""
-    return len(plan.with_rows) + plan.is_vjp
+def _registers(plan: Plan) -> int:
+    """Fewer are enough where a thread keeps three numbers of a row until results are written."""
+    kept = len(plan.with_rows) + plan.is_vjp
+    return FEWER_REGISTERS if plan.can_split and kept <= 3 else REGISTERS
 
 
 def _rows(plan: Plan) -> Config:
